@@ -287,13 +287,7 @@ def test_eh_frame_without_fdes(useless: asm.Section) -> None:
 
 @pytest.mark.parametrize(
     ("sections", "table"),
-    [
-        ((), None),
-        ((".got",), 0),
-        ((".got.plt",), 0),
-        ((".got", ".got.plt"), 1),
-        ((".got.plt", ".got"), 0),
-    ],
+    [((), None), ((".got",), 0), ((".got.plt",), 0), ((".got", ".got.plt"), 1), ((".got.plt", ".got"), 0)],
 )
 def test_what_data_relative_pointers_count_from(sections: tuple[str, ...], table: int | None) -> None:
     tables = tuple(asm.Section(name, bytes(16), flags=c.SHF_ALLOC | c.SHF_WRITE) for name in sections)

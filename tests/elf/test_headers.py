@@ -82,8 +82,7 @@ def test_section_header_count_and_names_in_the_null_section() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offset", "name"),
-    [(0, "abc"), (1, "bc"), (3, ""), (4, "d\\xff"), (7, "tail"), (11, ""), (1 << 31, "")],
+    ("offset", "name"), [(0, "abc"), (1, "bc"), (3, ""), (4, "d\\xff"), (7, "tail"), (11, ""), (1 << 31, "")]
 )
 def test_strings(offset: int, name: str) -> None:
     """The last may have no end, bytes that are not UTF-8 are escaped, and outside of the table names are empty."""

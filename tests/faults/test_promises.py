@@ -26,10 +26,7 @@ ALLOWED = {
 }
 STARTERS = re.compile(r"^(system|popen|fork|forkpty|exec[lv].*|spawn.*|posix_spawn.*|startfile)$")
 #: Copies of this process start no program.
-MAY_START = {
-    "cli/wrapper/programs.py": {"posix_spawn"},
-    "cli/wrapper/insertion.py": {"fork"},
-}
+MAY_START = {"cli/wrapper/programs.py": {"posix_spawn"}, "cli/wrapper/insertion.py": {"fork"}}
 
 
 def test_each_test_of_faults_is_named() -> None:

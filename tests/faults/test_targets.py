@@ -113,10 +113,7 @@ NAMES = (
 def test_odd_names(folder: Path, name: bytes) -> None:
     path = os.path.join(os.fsencode(folder), name)
     by_words = b"./-" if name == b"-" else name
-    for words in (
-        (b"--in-place", b"--", by_words),
-        (b"--in-place", b"--", by_words, b"other.o"),
-    ):
+    for words in ((b"--in-place", b"--", by_words), (b"--in-place", b"--", by_words, b"other.o")):
         Path(os.fsdecode(path)).write_bytes(DATA)
         (folder / "other.o").write_bytes(object_of(1))
         assert run(folder, *words) == (0, b"", "")

@@ -49,12 +49,7 @@ SAMPLES_PER_SECOND = 500
 #: Samples of steps.c: at every instruction between its two signals.
 LEAST_STEPS = 4000
 #: While they install the registers of a landing pad, they overwrite their own saved ones: CFI itself is wrong there.
-ENTERS_LANDING_PADS = {
-    "_Unwind_RaiseException",
-    "_Unwind_Resume",
-    "_Unwind_Resume_or_Rethrow",
-    "_Unwind_ForcedUnwind",
-}
+ENTERS_LANDING_PADS = {"_Unwind_RaiseException", "_Unwind_Resume", "_Unwind_Resume_or_Rethrow", "_Unwind_ForcedUnwind"}
 #: Endings of a walk that are no errors: code without a section, functions that cannot be described, and registers
 #: that only the topmost frame has.
 BLAMELESS = {"outermost", *ENDS_EARLY}

@@ -84,11 +84,7 @@ def test_rewritten_programs_run_as_before(target: Target, kind: str, version: in
 
 
 @pytest.mark.parametrize("release", ["machine", "newest"])
-def test_static_programs(
-    target: Target,
-    release: Literal["machine", "newest"],
-    tmp_path: Path,
-) -> None:
+def test_static_programs(target: Target, release: Literal["machine", "newest"], tmp_path: Path) -> None:
     """68 bytes of notes, or 36, are all that may move out of the way; a stripped one gets its headers at the end."""
     program = tmp_path / "program"
     flags = ["-O1", "-static", "-s", "-Wl,--build-id=sha1"]

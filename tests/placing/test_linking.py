@@ -80,11 +80,7 @@ def assembly(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(scope="session", params=list(GENERATIONS))
-def objects(
-    request: pytest.FixtureRequest,
-    assembly: list[Path],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Objects:
+def objects(request: pytest.FixtureRequest, assembly: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Objects:
     generation = GENERATIONS[request.param]
     tools = find_binutils(generation.binutils)
     folder = tmp_path_factory.mktemp(f"objects-{request.param}")
@@ -215,13 +211,7 @@ MORE_FLAGS: dict[str, tuple[tuple[str, ...], ...]] = {
         *((AARCH64, "newest", False), (S390, "newest", False)),
     ],
 )
-def test_other_architectures(
-    target: Target,
-    key: str,
-    tmp_path: Path,
-    *,
-    is_compiled: bool,
-) -> None:
+def test_other_architectures(target: Target, key: str, tmp_path: Path, *, is_compiled: bool) -> None:
     """Sources linked to a shared library: those of the program, and those of the test data."""
     generation, tools, name = GENERATIONS[key], find_binutils(GENERATIONS[key].binutils), target.name
     found = Twins([], [])

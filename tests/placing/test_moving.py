@@ -176,11 +176,7 @@ def test_symbols_of_sections_in_the_way(kind: int) -> None:
     [((), True, False), (("-Wl,-z,x86-64-v2",), False, True), (("-Wl,--rosegment",), True, True)],
 )
 def test_a_note_that_repeats_the_properties(
-    options: tuple[str, ...],
-    tmp_path: Path,
-    *,
-    has_gone: bool,
-    is_after_bss: bool,
+    options: tuple[str, ...], tmp_path: Path, *, has_gone: bool, is_after_bss: bool
 ) -> None:
     """It goes where nothing else gives room, as in static programs of GNU ld 2.44, unless it asks for a processor.
 

@@ -43,13 +43,7 @@ RELOCATIONS = (ObjectRelocation(28, 24, 1, 0x10), ObjectRelocation(44, 24, 1, -8
 
 
 def two_functions(arch: Arch) -> bytes:
-    return object_file(
-        arch,
-        {
-            ".text": (push_fp(arch, 0), push_fp(arch, 64)),
-            ".text.unlikely": (push_fp(arch, 16),),
-        },
-    )
+    return object_file(arch, {".text": (push_fp(arch, 0), push_fp(arch, 64)), ".text.unlikely": (push_fp(arch, 16),)})
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])

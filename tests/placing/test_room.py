@@ -22,14 +22,7 @@ from tests.support.elf.elf_asm import note
 from tests.support.elf.samples import Code, linked_file, push_fp
 from tests.support.needs import attempt, need, run
 from tests.support.oracle.targets import TARGETS, Target, label
-from tests.support.placing.embedded import (
-    LARGE,
-    SMALL,
-    embedded,
-    linked_of,
-    round_trip,
-    take_out,
-)
+from tests.support.placing.embedded import LARGE, SMALL, embedded, linked_of, round_trip, take_out
 from tests.support.placing.linked_by_hand import DATA_END, DATA_OFFSET, noted_file, sparse_file
 
 BASE, PAGE, TEXT_OFFSET = 0x400000, 0x1000, 0x3000

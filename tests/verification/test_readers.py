@@ -119,11 +119,7 @@ def test_right_sections_are_read(reader: str, section: RawSection) -> None:
         (RawSection((RawFunction(), RawFunction(size=4))), "order of functions", "starts do not ascend"),
         (function(row_count=0)._replace(fre_count=1), "number of rows", "no rows"),
         (function(rows=b"\x00\x03\x08\x00\x03\x10", row_count=2), "order of rows", "row starts do not ascend"),
-        (
-            function(rows=b"\x00\x03\x08\x10\x03\x10", row_count=2),
-            "rows outside",
-            "the last row starts at the end, 16",
-        ),
+        (function(rows=b"\x00\x03\x08\x10\x03\x10", row_count=2), "rows outside", "the last row starts at the end, 16"),
         (
             function(rows=b"\x00\x03\x08\x0b\x03\x10", row_count=2, info=0x10, repeat_size=8, size=64),
             "rows outside",
@@ -154,11 +150,7 @@ def test_each_rule_of_linux(section: RawSection, rule: str, message: str) -> Non
         (function(version=2, rows=b"\x00\x00"), "rows without data words", "leaves traces to DWARF"),
         (function(version=2, rows=b"\x00\x03\x08\x00\x03\x10", row_count=2), "order of rows", "reads it wrongly"),
         (function(version=2, rows=b"\x00\x03\x08\x10\x03\x10", row_count=2), "rows outside", "reads it wrongly"),
-        (
-            RawSection((RawFunction(rows=b"\x00\x03\x08"),), 2, order=">", abi=4, fixed_ra=0),
-            "ABI",
-            "refuses it",
-        ),
+        (RawSection((RawFunction(rows=b"\x00\x03\x08"),), 2, order=">", abi=4, fixed_ra=0), "ABI", "refuses it"),
     ],
 )
 def test_each_rule_of_glibc(section: RawSection, rule: str, consequence: str) -> None:

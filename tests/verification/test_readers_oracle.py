@@ -90,13 +90,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("section_type", [0x6FFFFFF4, SHT_PROGBITS], ids=["gnu", "progbits"])
 @pytest.mark.parametrize("options", [(1, None), (2, 0), (2, 1), (2, 2), (3, None)])
-def test_ld(
-    options: tuple[int, int | None],
-    section_type: int,
-    release: str,
-    objects: Path,
-    tmp_path: Path,
-) -> None:
+def test_ld(options: tuple[int, int | None], section_type: int, release: str, objects: Path, tmp_path: Path) -> None:
     """What ld takes, it merges: all functions of both objects are in the program's section."""
     tools, expected, reads = find_binutils(RELEASES[release]), 0, set[bool]()
     for name in ("a.o", "b.o"):

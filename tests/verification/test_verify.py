@@ -93,11 +93,7 @@ def test_what_is_wrong_is_found(image: ElfImage, name: str) -> None:
 
 
 def test_inexpressible_functions_are_rightly_absent(image: ElfImage) -> None:
-    image = linked(
-        AMD64,
-        push_fp(AMD64),
-        asm.Fde(cie_of(AMD64, asm.def_cfa_register(3)), TEXT_VADDR + 0x40, 0x10),
-    )
+    image = linked(AMD64, push_fp(AMD64), asm.Fde(cie_of(AMD64, asm.def_cfa_register(3)), TEXT_VADDR + 0x40, 0x10))
     result = check(image, RawSection((PUSH,), version=2))
     assert (result.differences, result.left_out_count, result.function_count) == ((), 1, 2)
     # Version 3 can express it, so it has to.
