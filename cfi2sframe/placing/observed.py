@@ -29,7 +29,7 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.notes import are_of_tools, parse_notes
 from cfi2sframe.elf.referrers import referrers, relocated
 from cfi2sframe.placing.loader_tables import BY_CONTENT, extent_of, is_pointer
-from cfi2sframe.placing.pyelftools_view import FileView, expect, is_sframe, parsing, span_of
+from cfi2sframe.placing.pyelftools_view import FileView, expect, failure, is_sframe, parsing, span_of
 from cfi2sframe.placing.tools_view import Elsewhere, compare_sections
 from cfi2sframe.range_map import RangeMap, Span, common, touches, united, walk_both, without
 
@@ -282,13 +282,13 @@ def _expect_same_memory(
     for start, end, ours, theirs in walk_both(*memories):
         if ours is None:
             continue
-        expect(theirs is not None and ours.flags == theirs.flags, f"0x{start:x} is not mapped as it was")
+        if theirs is None or ours.flags != theirs.flags:
+            raise failure(f"0x{start:x} is not mapped as it was")
         mapped.append(Span(start, end))
         for span in without([Span(start, end)], [*apart, *olds]):
-            same = theirs is not None and _have_same(bare, ours, full, theirs, span)
-            expect(same, f"the bytes from 0x{span.start:x} on changed")
+            expect(_have_same(bare, ours, full, theirs, span), f"the bytes from 0x{span.start:x} on changed")
         for span in without(common([Span(start, end)], olds), apart):
-            same = theirs is not None and _have_same(bare, ours, full, theirs, span)
+            same = _have_same(bare, ours, full, theirs, span)
             is_cleared = all(is_zero(full.data, part) for part in full.offsets_of([span]))
             expect(same or is_cleared, "something else is where a section was")
     for span in without(_rests_of_data(bare), mapped):
@@ -324,7 +324,7 @@ def _expect_unread(bare: FileView, given_up: list[Span], tables: Iterable[Span])
         referrers(image, without(rest, tools)),
     )
     for place, target in found:
-        expect(condition=False, message=f"0x{place:x} refers to 0x{target:x}, where something else is")
+        raise failure(f"0x{place:x} refers to 0x{target:x}, where something else is")
 
 
 def _have_same(bare: FileView, ours: _Mapped, full: FileView, theirs: _Mapped, span: Span) -> bool:

@@ -162,7 +162,12 @@ def is_sframe(header: dict[str, Any]) -> bool:
 def expect(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
     """Raise `EmbedError` unless a condition holds."""
     if not condition:
-        raise EmbedError(f"the rewritten file fails its re-read: {message}")
+        raise failure(message)
+
+
+def failure(message: str) -> EmbedError:
+    """Return the error that tells of a rewritten file."""
+    return EmbedError(f"the rewritten file fails its re-read: {message}")
 
 
 @contextmanager
@@ -174,4 +179,4 @@ def parsing() -> Iterator[None]:
     try:
         yield
     except (ArithmeticError, LookupError, TypeError, ValueError, struct.error, ELFError, ConstructError) as error:
-        raise EmbedError(f"the rewritten file fails its re-read: it does not parse: {error!r}") from error
+        raise failure(f"it does not parse: {error!r}") from error
