@@ -10,8 +10,6 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.cli import main
 from cfi2sframe.constants.elf import PF_W, PT_GNU_SFRAME, PT_LOAD
-from cfi2sframe.errors import EmbedError
-from cfi2sframe.placing import blocks
 from cfi2sframe.placing.place import Placement
 from tests.support.elf.edit import File
 from tests.support.needs import attempt, need, run
@@ -204,11 +202,3 @@ def test_the_most_bss_of_an_interpreter(size: int, tmp_path: Path, *, may_be_one
     last = file.segment(PT_LOAD, -1)
     last.memsz = last.filesz + size
     assert ("on the page after .bss" in embedded(bytes(file), LARGE)[0].description) == may_be_one
-
-
-def test_the_re_read_knows_the_page_of_bss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A section right after .bss, whose page an interpreter's allocator takes."""
-    data = _library(tmp_path, "-nostdlib", "-fuse-ld=bfd", "-Wl,-e,zeroed_cells").read_bytes()
-    monkeypatch.setattr(blocks, "alignment_of", lambda _file: 16)
-    with pytest.raises(EmbedError, match="in the last page of writable data"):
-        embedded(data, LARGE)

@@ -193,18 +193,6 @@ def test_the_first_and_the_last_addresses() -> None:
     ]
 
 
-def test_repeating_blocks() -> None:
-    """A PCMASK function is compared in each of its blocks."""
-    steps = [asm.def_cfa_offset(16), asm.advance(10), asm.def_cfa_offset(8), asm.advance(6)]
-    fde = asm.Fde(cie_of(AMD64), TEXT_VADDR, 0x30, (asm.advance(6), *steps, *steps, asm.def_cfa_offset(16)))
-    image = linked(AMD64, fde)
-    block = RawFunction(TEXT_VADDR, 0x30, bytes.fromhex("00 03 08 06 03 10"), 2, 0x10, 0, 16)
-    assert said(image, RawSection((block,))) == []
-    assert said(image, RawSection((block._replace(rows=bytes.fromhex("00 03 08 07 03 10")),))) == [
-        f"wrong +{at:#x} CFA is rsp+16, the row has rsp+8" for at in (6, 0x16, 0x26)
-    ]
-
-
 #: rsp + 8 + (((rip & 15) >= 11) << 3): what linkers say of the stubs of a PLT.
 PLT_CFA = asm.def_cfa_expression(bytes.fromhex("77 08 80 00 3f 1a 3b 2a 33 24 22"))
 

@@ -12,7 +12,9 @@ GOLDEN = TESTDATA / "golden"
 GOLDEN_NAMES = sorted(path.name for path in GOLDEN.glob("*.o"))
 
 SHT_GNU_SFRAME = 0x6FFFFFF4
-SHT_PROGBITS, SHT_RELA, SHT_NULL = 1, 4, 0
+SHT_PROGBITS, SHT_RELA = 1, 4
+#: The fields of a section header after its type.
+FIELDS = ("flags", "addr", "offset", "size", "link", "info", "addralign", "entsize")
 FILE_HEADER_SIZE, SECTION_HEADER_SIZE = 64, 64
 
 
@@ -48,26 +50,13 @@ def headers_of(data: bytes) -> list[Header]:
     file = ELFFile(io.BytesIO(data))
     found: list[Header] = []
     for section in file.iter_sections():
-        at, size = section["sh_offset"], section["sh_size"]
         # pyelftools gives enumerations by name and the names' numbers not at all.
         position = file["e_shoff"] + len(found) * SECTION_HEADER_SIZE
         kind = struct.unpack_from("<I" if file.little_endian else ">I", data, position + 4)[0]
-        content = b"" if section["sh_type"] in ("SHT_NOBITS", "SHT_NULL") else data[at : at + size]
-        found.append(
-            Header(
-                section.name,
-                kind,
-                section["sh_flags"],
-                section["sh_addr"],
-                at,
-                size,
-                section["sh_link"],
-                section["sh_info"],
-                section["sh_addralign"],
-                section["sh_entsize"],
-                content,
-            )
-        )
+        values = [section[f"sh_{field}"] for field in FIELDS]
+        start, size = section["sh_offset"], section["sh_size"]
+        content = b"" if section["sh_type"] in ("SHT_NOBITS", "SHT_NULL") else data[start : start + size]
+        found.append(Header._make((section.name, kind, *values, content)))
     return found
 
 
