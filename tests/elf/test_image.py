@@ -87,6 +87,12 @@ def test_the_name_of_a_function(symbols: tuple[asm.Symbol, ...], name: str | Non
     assert image.names_of([]) == {}
 
 
+def test_functions_have_symbols_of_functions_or_labels_with_a_size() -> None:
+    symbols = [asm.Symbol(f"{n}", 4 * n, size, kind) for n, (size, kind) in enumerate(((0, FUNC), (4, NOTYPE)))]
+    image = load(an_object((*symbols, asm.Symbol("label", 8, 0, NOTYPE), asm.Symbol("object", 12, 4, OBJECT))))
+    assert [symbol.name for symbol in image.functions().values()] == ["0", "1"]
+
+
 def symbol_section(
     order: str, name: str, kind: int, link: int, entries: tuple[tuple[int, int, int, int], ...]
 ) -> asm.Section:

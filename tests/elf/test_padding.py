@@ -244,6 +244,9 @@ HASHES: Final = (
         ({DT_SYMTAB: SYMBOLS_VADDR, DT_GNU_HASH: HASH_VADDR + 16}, True),
         ({DT_SYMTAB: SYMBOLS_VADDR, DT_GNU_HASH: HASH_VADDR + 48}, False),
         ({DT_SYMTAB: SYMBOLS_VADDR, DT_GNU_HASH: HASH_VADDR + 80}, False),
+        # Two other symbols.
+        ({DT_SYMTAB: SYMBOLS_VADDR + 8, DT_GNU_HASH: HASH_VADDR + 48}, True),
+        ({DT_SYMTAB: SYMBOLS_VADDR + 8, DT_GNU_HASH: HASH_VADDR + 80}, True),
         # A table of unknown size, and three that are not there.
         ({DT_SYMTAB: SYMBOLS_VADDR}, False),
         ({DT_SYMTAB: SYMBOLS_VADDR, DT_HASH: DATA_VADDR + 0x100000}, False),

@@ -3,11 +3,11 @@
 
 import pytest
 
-from cfi2sframe.abi import S390X
+from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState
 from cfi2sframe.sframe.model import OUTERMOST
 from cfi2sframe.verification.expressible import Row, row_for
-from tests.support.dwarf.rules import at_cfa, in_register, register_offset, value_at_cfa
+from tests.support.dwarf.rules import at_cfa, at_expression, in_register, register_offset, value_at_cfa
 
 #: A function of s390x at its start.
 START = RowState(
@@ -25,6 +25,20 @@ START = RowState(
 def test_outermost_frames(version: int, errata: int, *, has_row: bool) -> None:
     row = row_for(START._replace(ra=NoRule.UNDEFINED), S390X, version, errata)
     assert row == (Row(OUTERMOST) if has_row else None)
+
+
+@pytest.mark.parametrize("arch", [AMD64, AARCH64_LE], ids=lambda arch: arch.name)
+def test_words_of_version_2_that_name_no_registers(arch: Arch) -> None:
+    """Those of ABIs whose functions save all that they change."""
+    row = RowState(register_offset(arch.sp_register, 8), at_cfa(-8), at_cfa(-16), NoRule.UNSPECIFIED, RaSigning.NONE)
+    assert row_for(row, arch, 2, 1) is not None
+    assert row_for(row._replace(fp=in_register(3)), arch, 2, 1) is None
+
+
+def test_an_expression_counts_from_the_cfa() -> None:
+    """DW_OP_plus_uconst: the CFA is on the stack when it begins."""
+    by_expression, by_rule = (START._replace(fp=rule) for rule in (at_expression(b"\x23\x10"), at_cfa(16)))
+    assert row_for(by_expression, S390X, 3, 0) == row_for(by_rule, S390X, 3, 0) is not None
 
 
 @pytest.mark.parametrize(
