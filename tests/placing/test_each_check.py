@@ -387,7 +387,7 @@ ALLOWED: Final[list[tuple[Callable[[], Pair], Callable[[Pair], object]]]] = [
     ),
     (slack, both(needs(1))),
     (headerless, leads_to_old(DT_OTHER)),
-    (headerless, leads_to_old(0x60000010)),
+    (headerless, leads_to_old(0x60000000)),
     # Sizes and PF_X of PT_PHDR, which nobody reads
     (slack, full(fields(c.PT_PHDR, filesz=56, memsz=56, flags=1))),
     # Producers that have other types for the section
