@@ -8,12 +8,12 @@ import pytest
 
 from cfi2sframe import convert, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
-from cfi2sframe.constants.elf import SHT_SYMTAB
 from cfi2sframe.elf.headers import ElfSection, FileHeader, parse_file_header, parse_section_headers
 from cfi2sframe.emit import check, emit
 from cfi2sframe.errors import Cfi2SFrameError, EmbedError
 from cfi2sframe.placing import objects
 from cfi2sframe.placing.objects import ObjectRelocation
+from tests.support.elf.edit import SECTION_HEADER, File
 from tests.support.elf.elf_asm import Section, Symbol, elf_file
 from tests.support.elf.samples import object_file, push_fp
 from tests.support.placing.embedded import converted, emitted
@@ -35,9 +35,6 @@ SHF_ALLOC, SHF_INFO_LINK = 0x2, 0x40
 #: PC-relative ones of 32 bits, as versions before 3 have starts, and of 64.
 RELOCATION_TYPES = {AMD64: (2, 24), AARCH64_LE: (261, 260), S390X: (5, 23)}
 RECORD_SIZES = {1: 17, 2: 20, 3: 16}
-#: The fields of a section header, and where they are in it.
-FIELD_NAMES = ("name", "type", "flags", "addr", "offset", "size", "link", "info", "align", "entsize")
-FIELDS = dict(zip(FIELD_NAMES, (0, 4, 8, 16, 24, 32, 40, 44, 48, 56), strict=True))
 SECTION = bytes(range(40))
 RELOCATIONS = (ObjectRelocation(28, 24, 1, 0x10), ObjectRelocation(44, 24, 1, -8))
 
@@ -97,7 +94,7 @@ def test_other_changes_are_seen_by_the_check() -> None:
     places = {("file header", str(at)): at for at in range(FILE_HEADER_SIZE)}
     for section in image.sections:
         header = image.header.section_headers_offset + 64 * section.index
-        places |= {(section.name, field): header + at for field, at in FIELDS.items()}
+        places |= {(section.name, field): header + at for field, (_, at) in SECTION_HEADER.items()}
         # In the middle of .sframe is the start of a function, which its relocation overwrites.
         parts = {"first": 0, "last": section.size - 1} | ({} if section.is_sframe else {"middle": section.size // 2})
         stored = section.is_stored and section.size
@@ -111,16 +108,15 @@ def test_other_changes_are_seen_by_the_check() -> None:
             continue
         unseen.add(place)
     of_section = {(".sframe", field) for field in ("addr", "link", "info", "entsize")}
-    assert unseen == {("", "size"), *of_section, (".rela.sframe", "addr"), (".rela.sframe", "align")}
+    assert unseen == {("", "size"), *of_section, (".rela.sframe", "addr"), (".rela.sframe", "addralign")}
 
 
 def test_a_name_that_would_become_another_is_seen_by_the_check() -> None:
     """That of a header that leads behind the names, where new ones are added."""
-    old = bytearray(two_functions(AMD64))
-    sections = parse_section_headers(old, parse_file_header(old))
-    size = sections[parse_file_header(old).section_names_index].size
+    old = File(two_functions(AMD64))
+    size = old.section(".shstrtab").size
     for offset, is_right in ((size - 1, True), (size, False), (size + 8, False)):
-        struct.pack_into("<I", old, parse_file_header(old).section_headers_offset + 64, offset)
+        old.section(1).name = offset
         result = emit(convert(load(bytes(old))))
         with nullcontext() if is_right else pytest.raises(EmbedError, match="section 1 differs"):
             check(result, load(b"".join(result.chunks)))
@@ -147,13 +143,12 @@ def test_a_sum_that_wraps_around_is_refused() -> None:
 
 def test_a_symbol_with_the_index_of_the_new_section_is_refused() -> None:
     """A damaged symbol in the section after the last would become a symbol in .sframe."""
-    old = bytearray(elf_file(AMD64.elf_machine, (Section(".text", b"\x90" * 8),), symbols=(Symbol("f"),)))
-    sections = parse_section_headers(old, parse_file_header(old))
-    (table,) = (section for section in sections if section.type == SHT_SYMTAB)
-    struct.pack_into("<H", old, table.file_offset + 24 + 6, len(sections))
+    old = File(elf_file(AMD64.elf_machine, (Section(".text", b"\x90" * 8),), symbols=(Symbol("f"),)))
+    at = old.section(".symtab").offset + 24 + 6
+    struct.pack_into("<H", old, at, old.header.shnum)
     with pytest.raises(EmbedError, match=r"a symbol is in section \d+, which does not exist"):
         objects.insert(bytes(old), SECTION, ())
-    struct.pack_into("<H", old, table.file_offset + 24 + 6, 0xFFF1)
+    struct.pack_into("<H", old, at, 0xFFF1)
     assert named(headers_of(b"".join(objects.insert(bytes(old), SECTION, ()))), ".sframe").content == SECTION
 
 
