@@ -143,6 +143,11 @@ def test_errata_of_version_2() -> None:
     assert said(image, RawSection((PUSH, LEAF._replace(rows=b"\0\0")), version=2)) == []
 
 
+def test_an_fde_of_what_is_no_code_demands_nothing() -> None:
+    image = linked(AMD64, push_fp(AMD64), asm.Fde(cie_of(AMD64), 0x1000, 8))
+    assert said(image, RawSection((PUSH,))) == []
+
+
 # Several FDEs for one address
 
 
