@@ -65,7 +65,7 @@ def _symbol_count(view: FileView, entries: dict[int, int]) -> int:
         counts.append(_gnu_hash(view, entries[c.DT_GNU_HASH])[1])
     for tag, size_tag in ((c.DT_RELA, c.DT_RELASZ), (c.DT_JMPREL, c.DT_PLTRELSZ)):
         start, size = entries.get(tag, 0), entries.get(size_tag, 0) // _RELA_SIZE * _RELA_SIZE
-        words = words_of(view.memory_at(start, start + size), view.order, 3) if start else ()
+        words = words_of(view.memory_at(start, start + size), view.order, 3) if start and size else ()
         counts.append((max(words[1::3], default=-1) >> 32) + 1)
     return max(counts)
 

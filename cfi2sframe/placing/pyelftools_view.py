@@ -94,28 +94,24 @@ class FileView:
         """Return whether a section header is unused."""
         return bool(self.sections[number]["sh_type"] == "SHT_NULL")
 
-    def offset_of(self, vaddr: int) -> int | None:
-        """Return the file offset of an address that a PT_LOAD maps; None if none does."""
+    def offset_of(self, vaddr: int, size: int = 1) -> int | None:
+        """Return the file offset of bytes at an address that one PT_LOAD maps; None if none does."""
         number = bisect_right(self._by_vaddr, vaddr, key=lambda load: load["p_vaddr"]) - 1
         load = self._by_vaddr[number] if number >= 0 else None
-        if load is None or vaddr >= load["p_vaddr"] + load["p_filesz"]:
+        if load is None or vaddr + size > load["p_vaddr"] + load["p_filesz"]:
             return None
         return int(vaddr - load["p_vaddr"] + load["p_offset"])
 
     def memory_at(self, start: int, end: int) -> bytes:
         """Return the bytes at addresses of one PT_LOAD. Raises `EmbedError` where they are not in the file."""
-        offset = self.offset_of(start)
-        if offset is None or not self.maps(start, offset, end - start):
-            expect(start == end, f"0x{start:x} is not mapped")
-            return b""
+        offset = self.offset_of(start, end - start)
+        if offset is None:
+            raise failure(f"0x{start:x} is not mapped")
         return self.bytes_of(Span(offset, offset + end - start))
 
     def maps(self, vaddr: int, offset: int, size: int) -> bool:
         """Return whether a PT_LOAD maps these bytes there."""
-        number = bisect_right(self._by_vaddr, vaddr, key=lambda load: load["p_vaddr"]) - 1
-        load = self._by_vaddr[max(number, 0)]
-        is_inside = load["p_vaddr"] <= vaddr and vaddr + size <= load["p_vaddr"] + load["p_filesz"]
-        return bool(is_inside and vaddr - load["p_vaddr"] == offset - load["p_offset"])
+        return self.offset_of(vaddr, size) == offset
 
     def addresses_of(self, span: Span) -> list[Span]:
         """Return the addresses at which a span of the file is mapped."""
