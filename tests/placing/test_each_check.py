@@ -388,6 +388,8 @@ ALLOWED: Final[list[tuple[Callable[[], Pair], Callable[[Pair], object]]]] = [
     (slack, both(needs(1))),
     (headerless, leads_to_old(DT_OTHER)),
     (headerless, leads_to_old(0x60000000)),
+    # A part of an entry at the end of the dynamic section
+    (slack, both(fields(c.PT_DYNAMIC, filesz=-8, memsz=-8))),
     # Sizes and PF_X of PT_PHDR, which nobody reads
     (slack, full(fields(c.PT_PHDR, filesz=56, memsz=56, flags=1))),
     # Producers that have other types for the section
