@@ -21,6 +21,7 @@ from tests.support.placing.pairs import (
     by_hand,
     fixed,
     headerless,
+    inactive,
     moved,
     slack,
 )
@@ -219,7 +220,7 @@ def address_of(name: str) -> Callable[[Pair], None]:
     return lambda pair: both(lambda file: file.put(file.section(".data").offset + 8, pair.vaddr_of(name)))(pair)
 
 
-@pytest.mark.parametrize("make", [slack, moved, headerless, by_hand])
+@pytest.mark.parametrize("make", [slack, inactive, moved, headerless, by_hand])
 def test_pairs_without_a_fault(make: Callable[[], Pair]) -> None:
     make().check()
 
@@ -349,6 +350,9 @@ FAULTS: Final = [
         Fault("section .rodata is missing, or changed", slack, full(section(".rodata", **{field: 1})))
         for field in ("size", "type", "flags", "addralign", "entsize", "name")
     ),
+    Fault("a section changed", inactive, full(section(".rodata", size=1))),
+    # Where the section is, was another one.
+    Fault("section  is missing, or changed", inactive, lambda pair: pair.bare.section(-1).set(type=c.SHT_NOTE)),
     Fault("there are other new sections", slack, full(another_section)),
     Fault("symbol 1 changed", slack, full(content(".dynsym", 24))),
     # What does not parse

@@ -70,9 +70,10 @@ class File(bytearray):
         return [header for header in headers if header.type == kind][number]
 
     def section(self, which: str | int) -> Header:
-        """Return the header of the first section of a name, or the one with that index."""
+        """Return the header of the first section of a name, or the one with that index, of which -1 is the last."""
         if isinstance(which, int):
-            return Header(self, self.header.shoff + 64 * which, SECTION_HEADER)
+            index = which if which >= 0 else which + self.header.shnum
+            return Header(self, self.header.shoff + 64 * index, SECTION_HEADER)
         names = self.section(self.header.shstrndx).offset
         headers = map(self.section, range(self.header.shnum))
         return next(header for header in headers if self.startswith(which.encode() + b"\0", names + header.name))

@@ -17,6 +17,7 @@ from tests.support.placing.embedded import (
     embedded,
     linked_program,
     sframe,
+    take_out,
     without_record,
     without_section_headers,
 )
@@ -73,6 +74,14 @@ def _linked(linker: str, kind: str, size: int) -> tuple[bytes, bytes]:
 def slack() -> Pair:
     """Nothing is elsewhere."""
     return Pair(*map(File, _linked("bfd", "pie", SMALL)))
+
+
+def inactive() -> Pair:
+    """The last section header was there before, without a type, as removal without a record leaves others."""
+    full = _linked("bfd", "pie", SMALL)[1]
+    pair = Pair(File(take_out(full)), File(full))
+    pair.bare.header.shnum += 1
+    return pair
 
 
 def moved() -> Pair:
