@@ -21,7 +21,6 @@ from tests.support.conversion.evaluation import dwarf_values, sframe_values
 from tests.support.conversion.sums import convert_checked, owned_by_fdes
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.dwarf import cfi_strategies as cfi
-from tests.support.dwarf.naive_compare import row_of
 from tests.support.dwarf.rules import rows_of
 from tests.support.elf.samples import TEXT_VADDR, Code, linked_file
 
@@ -98,7 +97,7 @@ def test_rows_give_the_values_that_dwarf_gives(drawn: Drawn) -> None:
             if found is not None:
                 assert found.row is not None
                 truth = [row.state for row in rows if row.start_delta <= pc - begin][-1]
-                assert sframe_values(found.row.state, drawn.arch) == dwarf_values(row_of(truth, drawn.arch), drawn.arch)
+                assert sframe_values(found.row.state, drawn.arch) == dwarf_values(truth, drawn.arch)
 
 
 def says_something(result: Lowered, delta: int) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of a distribution, of three ABIs, against the naive evaluator: rows at every address at which any may change.
+"""Files of a distribution, of three ABIs: rows of all FDEs against the naive evaluator, and sections against the rows.
 
 Each run takes another sample: 1 of CORPUS_ONE_OF files and members of archives, chosen by CORPUS_SEED, which the report
 prints (`make nightly` takes all, with each version). The section is read raw, or from the file as written.
@@ -14,17 +14,15 @@ from typing import Final, NamedTuple, get_args
 
 import pytest
 
-from cfi2sframe import load
-from cfi2sframe.abi import AARCH64_BE, AARCH64_LE
+from cfi2sframe import convert, load, verify
 from cfi2sframe.api import decode, decode_existing
 from cfi2sframe.conversion.convert import Conversion
 from cfi2sframe.conversion.options import Level, Options
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import EmbedError, InputError, RequestError
-from tests.support.conversion.compare_rows import Comparison, compare, fdes_of
-from tests.support.conversion.variants import convert_without_stubs
 from tests.support.dwarf import naive
+from tests.support.dwarf.naive_compare import fdes_of_section, problems_of_cfi
 from tests.support.instructions.hidden import compare as compare_derived
 from tests.support.oracle.tools import CorpusArch, corpus_directory
 
@@ -79,40 +77,40 @@ def variants(chance: random.Random, versions: tuple[int, ...]) -> Iterator[tuple
 @pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize("arch", get_args(CorpusArch))
 def test_rows_of_a_sample(arch: CorpusArch, share: int) -> None:
-    problems, file_count, point_count = list[str](), 0, 0
+    problems, file_count, fde_count = list[str](), 0, 0
     for case, chance in cases(arch, share):
         image = load(case.data, case.name)
         for options, is_placed in variants(chance, (2, 3) if arch == "s390x" else (1, 2, 3)):
             try:
-                conversion = convert_without_stubs(image, options)
+                conversion = convert(image, **options._asdict())
             except (InputError, RequestError):
                 # It has no CFI of this kind.
                 continue
-            found = compared(image, conversion, is_placed=is_placed or image.is_relocatable)
-            file_count, point_count = file_count + 1, point_count + found.points
-            problems += [f"{case.name} {options} {is_placed}: {problem}" for problem in found.problems[:3]]
-    print(f"{arch}: {file_count} conversions, {point_count:,} addresses")  # noqa: T201 - shown with -rP
+            file_count, fde_count = file_count + 1, fde_count + len(conversion.cfi.entries)
+            found = [*problems_of_cfi(conversion.cfi, image.arch, list(fdes_of(conversion)))]
+            found += differences(image, conversion, is_placed=is_placed or image.is_relocatable)
+            problems += [f"{case.name} {options} {is_placed}: {problem}" for problem in found[:3]]
+    print(f"{arch}: {file_count} conversions, {fde_count:,} FDEs")  # noqa: T201 - shown with -rP
     assert not problems, "\n".join([f"CORPUS_SEED={os.environ['CORPUS_SEED']}", *problems])
 
 
-def compared(image: ElfImage, conversion: Conversion, *, is_placed: bool) -> Comparison:
-    """Compare the section of a conversion with the CFI, raw or as it is in the written file."""
-    section = None
-    if conversion.data:
-        section = decode(conversion.data, conversion.section_vaddr)
-        if is_placed:
-            try:
-                section = decode_existing(load(bytes(emit(conversion).chunks)))
-            except EmbedError:
-                # Objects can be read with relocations only, which cannot be placed.
-                if image.is_relocatable:
-                    raise
-    fdes = list(relocated_fdes(conversion) if image.is_relocatable else fdes_of(conversion))
-    return compare(conversion, fdes, section)
+def differences(image: ElfImage, conversion: Conversion, *, is_placed: bool) -> list[str]:
+    """Return how the section of a conversion differs from the CFI, raw or as it is in the written file."""
+    if not conversion.data:
+        return [str(each) for each in verify(conversion).differences]
+    section = decode(conversion.data, conversion.section_vaddr)
+    if is_placed:
+        try:
+            section = decode_existing(load(bytes(emit(conversion).chunks)))
+        except EmbedError:
+            # Objects can be read with relocations only, which cannot be placed.
+            if image.is_relocatable:
+                raise
+    return [str(each) for each in verify(image, section, source="eh_frame").differences]
 
 
-def relocated_fdes(conversion: Conversion) -> Iterator[naive.Fde]:
-    """Yield the FDEs of an object, with its relocations applied; its sections are where the image has them."""
+def fdes_of(conversion: Conversion) -> Iterator[naive.Fde]:
+    """Yield the FDEs of a file, an object's with its relocations applied: sections are where the image has them."""
     image, order = conversion.image, conversion.target.arch.byte_order
     machine = conversion.target.arch.elf_machine
     for section in image.sections:
@@ -131,8 +129,7 @@ def relocated_fdes(conversion: Conversion) -> Iterator[naive.Fde]:
                     struct.pack_into(order + RELATIVE[key], data, offset, vaddr + addend - section.vaddr - offset)
                 else:
                     struct.pack_into(order + ABSOLUTE[key], data, offset, vaddr + addend)
-        is_aarch64 = conversion.target.arch in (AARCH64_LE, AARCH64_BE)
-        yield from naive.fdes_in(bytes(data), section.vaddr, little=order == "<", is_aarch64=is_aarch64)
+        yield from fdes_of_section(bytes(data), section.vaddr, conversion.target.arch)
 
 
 @pytest.mark.parametrize("share", range(SHARES))

@@ -18,7 +18,6 @@ from cfi2sframe.verification.row_difference import row_difference
 from cfi2sframe.why import Why
 from tests.support.conversion.evaluation import WORD, Values, address_of, dwarf_values, register_value, sframe_values
 from tests.support.dwarf import cfi_asm as asm
-from tests.support.dwarf.naive_compare import row_of
 from tests.support.dwarf.rules import at_cfa, at_expression, in_register, is_expression, register_offset, value_at_cfa
 from tests.support.elf.samples import parsed_cie
 from tests.support.sframe.bodies import section_bytes, with_functions
@@ -118,7 +117,7 @@ def test_a_row_has_the_values_that_dwarf_gives(drawn: Drawn) -> None:
     """Both by made-up registers and memory, and by what verification says."""
     state, arch = lowered(drawn), drawn.target.arch
     if isinstance(state, FrameState):
-        assert sframe_values(state, arch) == dwarf_values(row_of(drawn.state, arch), arch)
+        assert sframe_values(state, arch) == dwarf_values(drawn.state, arch)
         assert row_difference(drawn.state, state, arch) is None
 
 
@@ -128,7 +127,7 @@ def test_version_3_leaves_nothing_out_that_it_has_a_row_for(drawn: Drawn) -> Non
     # Two loads, the inner one of which may happen to be the CFA.
     assume(not any(isinstance(rule, Expression) and rule.deref and rule.code.endswith(DEREF) for rule in rules))
     state = lowered(drawn._replace(target=Target(arch, 3)))
-    values = dwarf_values(row_of(drawn.state, arch), arch)
+    values = dwarf_values(drawn.state, arch)
     assert values is not None
     assert isinstance(state, FrameState) == has_a_row(values, arch), state
 
@@ -175,7 +174,7 @@ def test_verification_finds_each_other_value(drawn: Drawn, data: st.DataObject) 
         data.draw(st.just(state.fp) | others),
         data.draw(st.just(state.mangled_ra) | st.booleans()),
     )
-    truth = dwarf_values(row_of(drawn.state, arch), arch)
+    truth = dwarf_values(drawn.state, arch)
     assert truth is not None
     is_known = None not in truth
     is_same = is_known and sframe_values(changed, arch) == truth

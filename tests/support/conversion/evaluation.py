@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values instead of rules: registers and memory are made up, and rows of either format evaluated over them.
 
-The rows of the DWARF table are those of the naive evaluator; of the package, only the records of SFrame are used.
+Of the package, only the records of rows are used.
 """
 
 from collections.abc import Callable
@@ -9,9 +9,10 @@ from typing import Final, NamedTuple
 
 from cfi2sframe.abi import S390X, Arch
 from cfi2sframe.abi.rule import Rule
+from cfi2sframe.dwarf.expression import Expression
+from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState
 from cfi2sframe.sframe.model import FrameState
-from tests.support.dwarf.naive import RA_SIGN_STATE, Reader, Row
-from tests.support.dwarf.naive import Rule as DwarfRule
+from tests.support.dwarf.naive import Reader
 
 WORD: Final = 1 << 64
 _INCREMENT: Final = 0x9E3779B97F4A7C15
@@ -110,86 +111,58 @@ class Values(NamedTuple):
     is_signed: bool
 
 
-def dwarf_values(row: Row, arch: Arch, ra_column: int | None = None) -> Values | None:
-    """Evaluate a row of the DWARF table; None in the outermost frame. `ra_column` is the CIE's column of the RA."""
-    ra = row.rules.get(arch.ra_register if ra_column is None else ra_column)
-    if ra_column not in (None, arch.ra_register) and ra in (None, ("same value",)):
-        # Not saved: RA is in the column's register.
-        ra = ("register", ra_column)
-    if ra == ("undefined",):
+def dwarf_values(row: RowState, arch: Arch) -> Values | None:
+    """Evaluate a row of the DWARF table; None in the outermost frame."""
+    if row.ra is NoRule.UNDEFINED:
         return None
-    cfa = cfa_value(row.cfa, arch)
+    match row.cfa:
+        case Rule():
+            cfa: int | None = _value(row.cfa, 0)
+        case Expression(code):
+            cfa = evaluate(code, arch.byte_order, [])
+        case _:
+            cfa = None
+
+    def of_rule(rule: RegisterRule, register: int) -> int | None:
+        if rule is NoRule.UNDEFINED or cfa is None:
+            return None
+        if isinstance(rule, Rule):
+            return _value(rule, cfa)
+        if isinstance(rule, Expression):
+            found = evaluate(rule.code, arch.byte_order, [cfa])
+            return memory(found) if found is not None and rule.deref else found
+        return register_value(register)
+
     sp = None if cfa is None else (cfa + arch.sp_offset_from_cfa) % WORD
-    rule = row.rules.get(arch.sp_register)
-    if rule is not None and not is_sp_of_abi(rule, row.cfa, arch):
-        sp = rule_value(rule, cfa, arch, register_value(arch.sp_register))
-    return Values(
-        sp,
-        rule_value(ra, cfa, arch, register_value(arch.ra_register)),
-        rule_value(row.rules.get(arch.fp_register), cfa, arch, register_value(arch.fp_register)),
-        row.rules.get(RA_SIGN_STATE) == ("state", 1),
-    )
+    if row.sp is not NoRule.UNSPECIFIED and not is_sp_of_abi(row, arch):
+        sp = of_rule(row.sp, arch.sp_register)
+    ra, fp = of_rule(row.ra, arch.ra_register), of_rule(row.fp, arch.fp_register)
+    return Values(sp, ra, fp, row.signing is RaSigning.SIGNED)
 
 
-def rule_value(rule: DwarfRule | None, cfa: int | None, arch: Arch, own: int) -> int | None:
-    """Return the value that a rule gives a register; `own` is the register's value here."""
-    if cfa is None:
-        return None
-    match rule:
-        case None | ("same value",):
-            return own
-        case ("register", int(register)):
-            return register_value(register)
-        case ("offset", int(offset)):
-            return memory(cfa + offset)
-        case ("val_offset", int(offset)):
-            return (cfa + offset) % WORD
-        case ("expression", bytes(code)):
-            found = evaluate(code, arch.byte_order, [cfa])
-            return None if found is None else memory(found)
-        case ("val_expression", bytes(code)):
-            return evaluate(code, arch.byte_order, [cfa])
-        case _:
-            return None
+def _value(rule: Rule, cfa: int) -> int:
+    base = cfa if rule.register is None else register_value(rule.register)
+    total = (base + rule.offset) % WORD
+    return memory(total) if rule.deref else total
 
 
-def cfa_value(rule: DwarfRule | None, arch: Arch) -> int | None:
-    """Return DWARF's CFA; None where it cannot be known."""
-    match rule:
-        case ("sum", int(register), int(offset)):
-            return (register_value(register) + offset) % WORD
-        case ("value", bytes(code)):
-            return evaluate(code, arch.byte_order, [])
-        case _:
-            return None
-
-
-def is_sp_of_abi(sp: DwarfRule, cfa: DwarfRule | None, arch: Arch) -> bool:
+def is_sp_of_abi(row: RowState, arch: Arch) -> bool:
     """Whether SP is saved in s390x's stack frame; made-up memory does not know that this is CFA - 160 by the ABI."""
-    if arch is not S390X:
+    if arch is not S390X or not isinstance(row.sp, Rule):
         return False
-    match sp, cfa:
-        case ("register", _), ("sum", base, _):
-            return base in (arch.sp_register, arch.fp_register)
-        case ("register", _), ("value", bytes(code)):
-            return code[:1] in (bytes((0x70 + arch.sp_register,)), bytes((0x70 + arch.fp_register,)))
-        case ("offset", _), _:
-            return True
-        case _:
-            return False
+    if row.sp.is_saved_at_cfa:
+        return True
+    bases = (arch.sp_register, arch.fp_register)
+    if isinstance(row.cfa, Expression):
+        return row.sp.is_register and row.cfa.code[:1] in [bytes((0x70 + base,)) for base in bases]
+    return row.sp.is_register and isinstance(row.cfa, Rule) and row.cfa.register in bases
 
 
 def sframe_values(state: FrameState, arch: Arch) -> Values | None:
     """Evaluate a row of SFrame; None in the outermost frame."""
     if state.cfa is None:
         return None
-
-    def value(rule: Rule, cfa: int) -> int:
-        base = cfa if rule.register is None else register_value(rule.register)
-        total = (base + rule.offset) % WORD
-        return memory(total) if rule.deref else total
-
-    cfa = value(state.cfa, 0)
-    ra = register_value(arch.ra_register) if state.ra is None else value(state.ra, cfa)
-    fp = register_value(arch.fp_register) if state.fp is None else value(state.fp, cfa)
+    cfa = _value(state.cfa, 0)
+    ra = register_value(arch.ra_register) if state.ra is None else _value(state.ra, cfa)
+    fp = register_value(arch.fp_register) if state.fp is None else _value(state.fp, cfa)
     return Values((cfa + arch.sp_offset_from_cfa) % WORD, ra, fp, state.mangled_ra)

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sections as this package makes them, and without what other producers do not have: padding, and stubs' own rows."""
-
-from unittest.mock import patch
+"""Sections as this package makes them, and without padding, as those of other producers."""
 
 from cfi2sframe import convert
 from cfi2sframe.api import decode_conversion
@@ -10,8 +8,6 @@ from cfi2sframe.conversion.options import Options
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.sframe.read import DecodedSection
 from cfi2sframe.sframe.write import write_section
-from cfi2sframe.stubs import StubScan
-from cfi2sframe.stubs import scan as scan_stubs
 
 
 def decode_made(image: ElfImage, options: Options = Options()) -> DecodedSection:
@@ -29,9 +25,3 @@ def convert_unpadded(image: ElfImage, options: Options) -> Conversion:
     section = section._replace(sizes=tuple(sizes))
     data = write_section(section, image.arch, conversion.rows, conversion.section_vaddr)
     return conversion._replace(section=section, data=data)
-
-
-def convert_without_stubs(image: ElfImage, options: Options) -> Conversion:
-    """Convert a file, with rows of PLT stubs by their CFI, as a reader of CFI has them."""
-    with patch.object(scan_stubs, "scan_stubs", lambda *_: StubScan()):
-        return convert(image, **options._asdict())

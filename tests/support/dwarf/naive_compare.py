@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package's rows as the naive evaluator has them, and beside its own."""
+"""The package's rows as the naive evaluator has them, and beside its own: of a table, and of all FDEs of a file."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from cfi2sframe.abi import Arch
+from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, Arch
 from cfi2sframe.abi.rule import Rule
+from cfi2sframe.conversion.sources import Cfi
 from cfi2sframe.dwarf.rules import CfaRule, NoCfa, NoRule, RaSigning, RegisterRule, RowState, UnwindTable
-from tests.support.dwarf.naive import RA_SIGN_STATE, Row
+from cfi2sframe.elf.cfi import CfiSection
+from tests.support.dwarf.naive import RA_SIGN_STATE, Fde, Row, fdes_in
 from tests.support.dwarf.naive import Rule as NaiveRule
 from tests.support.dwarf.rules import state_at
 
@@ -72,3 +74,36 @@ def problems_of(table: UnwindTable, rows: Sequence[Row], column: int, arch: Arch
         yield from (f"+{row.start}: {text}" for text in _differences(ours, row, column, arch))
     # A row of ours that begins where none of theirs does would hold at an address that was not compared.
     yield from (f"+{start}: only here" for start in set(table.starts) - {row.start for row in rows})
+
+
+def fdes_of_section(data: bytes, vaddr: int, arch: Arch, *, is_damaged: bool = False) -> list[Fde]:
+    """Return the FDEs of a section of `.eh_frame` as the evaluator reads them; of a damaged one, those that it can."""
+    is_little, is_aarch64 = arch.byte_order == "<", arch in (AARCH64_LE, AARCH64_BE)
+    return list(fdes_in(data, vaddr, little=is_little, is_aarch64=is_aarch64, is_damaged=is_damaged))
+
+
+def problems_of_cfi(cfi: Cfi, arch: Arch, fdes: Sequence[Fde] | None = None) -> Iterator[str]:
+    """Describe how the FDEs of `.eh_frame` differ from the evaluator's: their number, ranges and rows.
+
+    Of a damaged section (`fdes` is None), only those are compared that both can read.
+    """
+    entries = list(cfi.entries)
+    # The length and the CIE pointer come before the start.
+    places = [entry.start_offset - 8 for entry in entries]
+    if fdes is None:
+        (section,) = cfi.sections
+        assert isinstance(section, CfiSection)
+        known = {fde.offset: fde for fde in fdes_of_section(bytes(section.data), section.vaddr, arch, is_damaged=True)}
+        pairs = [(entry, known[place]) for entry, place in zip(entries, places, strict=True) if place in known]
+    else:
+        if cfi.damaged or places != [fde.offset for fde in fdes]:
+            yield f"{len(places)} FDEs, {len(fdes)} by the evaluator; damaged: {cfi.damaged[:3]}"
+        pairs = list(zip(entries, fdes, strict=False))
+    for entry, fde in pairs:
+        # What reaches past the code is cut off.
+        size = entry.size + cfi.entries.clipped.get(entry.fde, 0)
+        if (entry.start_vaddr, size) != (fde.start_vaddr, fde.size):
+            yield f"{fde.start_vaddr:#x}: {fde.size} bytes; {size} at {entry.start_vaddr:#x}"
+        rows = [row for row in fde.rows if row.start < max(entry.size, 1)]
+        problems = problems_of(entry.program.table, rows, fde.ra_column, arch)
+        yield from (f"{fde.start_vaddr:#x}{problem}" for problem in problems)
