@@ -2,7 +2,6 @@
 """Functions of Go's table as rows: depths, the outermost ones, those without true depths, and damage."""
 
 import struct
-from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -12,13 +11,10 @@ from cfi2sframe import account, load
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.abi.rule import Rule
 from cfi2sframe.api import convert, verify
-from cfi2sframe.conversion.convert import convert_image
 from cfi2sframe.conversion.sources import Cfi, UnreadSource, find_cfi, read_programs
 from cfi2sframe.dwarf.fdes import CfiEntry
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.errors import CostError
-from cfi2sframe.process.guard import limited
 from cfi2sframe.why import Reason
 from tests.support.conversion.sums import convert_checked
 from tests.support.dwarf import cfi_asm as asm
@@ -32,7 +28,6 @@ from tests.support.gotable.go_table import (
     TOP_FRAME,
     GoFunction,
     GoTable,
-    depth_list,
     go_file,
 )
 
@@ -215,17 +210,3 @@ def test_a_damaged_table_costs_nothing_else() -> None:
         assert unread.name == ".gopclntab"
         assert len(conversion.section.starts) == 1
         assert not conversion.is_whole
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("is_shared", [True, False], ids=["one list", "lists that overlap"])
-def test_cost(is_shared: bool) -> None:  # noqa: FBT001
-    """Many functions with one long list of depths, or with lists that begin one value later each."""
-    pairs = 4000
-    values = b"\0" + depth_list(tuple((1, 16 * (number % 2)) for number in range(pairs)), 1)
-    functions = tuple(
-        GoFunction(number * 8, depths_offset=1 if is_shared else 1 + 2 * number) for number in range(pairs)
-    )
-    data = go_file(AMD64, GoTable(functions, 8 * pairs, values=values), code_size=1 << 20)
-    with suppress(CostError), limited(len(data)):
-        convert_image(load(data))

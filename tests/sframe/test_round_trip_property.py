@@ -229,37 +229,6 @@ def test_sharing_changes_no_meaning(drawn: tuple[Section, Arch, int], order: Lit
     assert len({record.fre_offset for record in found.records}) <= len({*expected.bodies})
 
 
-def naive_row(function: Function, pc: int, version: int) -> FrameRow | None:
-    """Return the row in force, found one by one."""
-    distance = pc - function.start_vaddr
-    if function.body.repeat_size and version == 1:
-        matching = [row for row in function.body.rows if pc & row.start_delta >= row.start_delta]
-    else:
-        if function.body.repeat_size:
-            distance %= function.body.repeat_size
-        matching = [row for row in function.body.rows if row.start_delta <= distance]
-    return matching[-1] if matching else None
-
-
-@given(sections(), st.data())
-def test_lookup_finds_the_row_in_force(drawn: tuple[Section, Arch, int], data: st.DataObject) -> None:
-    """PCINC: "PC >= FRE start"; PCMASK: "PC % rep_size >= FRE start", counted from the function's start."""
-    section, arch, vaddr = drawn
-    lookup = read_section(encode(section, arch, vaddr), vaddr)
-    function = data.draw(st.sampled_from(section.functions))
-    edges = [0, function.size - 1, function.size, *(row.start_delta for row in function.body.rows)]
-    delta = data.draw(st.sampled_from(edges) | st.integers(-2, function.size + 1)) + data.draw(st.integers(-1, 1))
-    pc = function.start_vaddr + delta
-    holders = [f for f in section.functions if f.start_vaddr <= pc < f.start_vaddr + f.size]
-    found = lookup.find(pc)
-    if not holders:
-        assert found is None
-        return
-    assert found is not None
-    assert found.function.start_vaddr == holders[0].start_vaddr
-    assert found.row == naive_row(holders[0], pc, section.version)
-
-
 def told(found: Found | None) -> literal_reader.Row | str | None:
     """Return what the model says at a PC, in the words of the literal reader."""
     state = None if found is None else found.state
@@ -285,7 +254,8 @@ def test_the_page_for_authors_of_readers_suffices(drawn: tuple[Section, Arch, in
     read = literal_reader.Section(encode(section, arch, vaddr), "little" if arch.byte_order == "<" else "big", vaddr)
     section = as_stored(section)
     for function in section:
-        starts = [function.start_vaddr + start for start in function.body.starts]
+        blocks = range(function.start_vaddr, function.end_vaddr, function.body.repeat_size or function.size)
+        starts = [block + start for block in blocks for start in function.body.starts]
         for pc in {near for start in (*starts, function.end_vaddr) for near in (start - 1, start, start + 1)}:
             if pc >= 0:
                 assert literal_reader.find(read, pc) == told(section.find(pc)), hex(pc)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces of AMD64 cores have the frames that gdb and eu-stack find in them, PC by PC."""
+"""Traces of AMD64 cores have the frames that gdb finds in them, PC by PC."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from cfi2sframe.trace.core import parse_core
 from tests.support import cli
 from tests.support.needs import need
 from tests.support.trace.build import PROGRAMS, Program, allow_cores, compile_program, is_core_name_plain, named
-from tests.support.trace.judges import Chain, check, eu_stack_chains, gdb_chains, make_core
+from tests.support.trace.judges import Chain, check, gdb_chains, make_core
 
 pytestmark = [
     pytest.mark.oracle,
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def core_of(folder: Path) -> Callable[[Program], Core]:
     """`core_of(program)`: its core, made by gdb where the program stops."""
-    need("gdb", "eu-stack")
+    need("gdb")
     made: dict[str, Core] = {}
 
     def make(program: Program) -> Core:
@@ -68,9 +68,8 @@ def rows_in(program: Path, traced: Traced) -> set[tuple[str, str]]:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
-def test_frames_are_those_of_gdb_and_eu_stack(core_of: Callable[[Program], Core], program: Program) -> None:
+def test_frames_are_those_of_gdb(core_of: Callable[[Program], Core], program: Program) -> None:
     core = core_of(program)
-    assert eu_stack_chains(core.program, core.core) == [chain[:2] for chain in core.gdb]
     traced = trace_core(str(core.core), executable=str(core.program))
     check(traced, core.gdb, program, program.ending)
     assert rows_in(core.program, traced) <= {("3", "converted")}
@@ -179,5 +178,4 @@ def test_cores_of_the_kernel(core_of: Callable[[Program], Core], name: str) -> N
     cores = list(folder.iterdir())
     assert len(cores) == 1
     judged = gdb_chains(core.program, cores[0])
-    assert eu_stack_chains(core.program, cores[0]) == [chain[:2] for chain in judged]
     check(trace_core(str(cores[0]), executable=str(core.program)), judged, program)

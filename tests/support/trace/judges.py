@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The second opinions on a stack: gdb and eu-stack, asked for the same core with the same files."""
+"""The second opinion on a stack: gdb, asked for the same core with the same files."""
 
 import json
 import re
@@ -26,8 +26,6 @@ _GDB_SETTINGS: Final = (
     "set backtrace limit unlimited",
     "handle all nostop noprint pass",
 )
-#: The head of a thread, or a frame.
-_EU_LINE: Final = re.compile(r"^TID (\d+):|^#\d+\s+0x([0-9a-f]+)\b", re.MULTILINE)
 TIMEOUT: Final = 120
 
 
@@ -79,20 +77,6 @@ def chains_in(text: str) -> tuple[Chain, ...]:
 def gdb_chains(program: Path, core: Path) -> tuple[Chain, ...]:
     """Return gdb's frames of every thread of a core."""
     return chains_in(gdb(program, core, "-x", GDB_FRAMES))
-
-
-def eu_stack_chains(program: Path, core: Path) -> list[tuple[int, tuple[int, ...]]]:
-    """Return the PCs of every thread of a core as eu-stack finds them."""
-    command = ["eu-stack", "-n", "0", f"--core={core}", f"--executable={program}"]
-    text = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT).stdout
-    chains: dict[int, list[int]] = {}
-    pcs: list[int] = []
-    for thread, pc in _EU_LINE.findall(text):
-        if thread:
-            pcs = chains.setdefault(int(thread), [])
-        else:
-            pcs.append(int(pc, 16))
-    return sorted((thread, tuple(found)) for thread, found in chains.items())
 
 
 def functions_of(traced: Traced, thread: Trace) -> list[str]:
