@@ -31,13 +31,7 @@ from tests.support.sframe.raw_sframe import RawFunction, RawSection
 
 PACKAGES: Final = [cfi2sframe, trace]
 #: push %rbp; mov %rsp, %rbp; ...; leave; ret.
-PUSH_RBP: Final = (
-    asm.advance(1),
-    asm.def_cfa_offset(16),
-    asm.offset(6, 2),
-    asm.advance(3),
-    asm.def_cfa_register(6),
-)
+PUSH_RBP: Final = (asm.advance(1), asm.def_cfa_offset(16), asm.offset(6, 2), asm.advance(3), asm.def_cfa_register(6))
 
 
 @pytest.fixture

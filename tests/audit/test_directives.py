@@ -301,16 +301,8 @@ OTHER_ABIS = {
         f".cfi_negate_ra_state; paciasp; {PAIR}; bl g; {BACK.removesuffix('; ret')}; autiasp; ret",
         [Said(0, "signing", "with key A", "off")],
     ),
-    "AArch64: the B key": (
-        A64,
-        f".cfi_b_key_frame; {SIGNED_WITH_B}",
-        [],
-    ),
-    "AArch64: the B key, without its directive": (
-        A64,
-        SIGNED_WITH_B,
-        [Said(4, "signing", "with key A", "with key B")],
-    ),
+    "AArch64: the B key": (A64, f".cfi_b_key_frame; {SIGNED_WITH_B}", []),
+    "AArch64: the B key, without its directive": (A64, SIGNED_WITH_B, [Said(4, "signing", "with key A", "with key B")]),
     "AArch64: the pair without rules": (
         A64,
         (

@@ -21,14 +21,7 @@ from tests.support.jobs import OBJECT, TRUNCATED, object_with_gap
 from tests.support.sframe.raw_sframe import RawFunction
 
 SCHEMA: Final[dict[str, Any]] = json.loads((ROOT / "docs" / "reports.schema.json").read_text())
-_TYPES: Final = {
-    "object": dict,
-    "array": list,
-    "string": str,
-    "integer": int,
-    "boolean": bool,
-    "null": type(None),
-}
+_TYPES: Final = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool, "null": type(None)}
 _KEYWORDS: Final = {
     *("type", "const", "enum", "properties", "required", "additionalProperties"),
     *("items", "anyOf", "allOf", "$ref", "description"),
@@ -192,8 +185,7 @@ def test_fields_of_coverage_are_its_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"schema": 3}, {"files": {}}, {"files": [{"file": "a"}]}, {"failures": [{"file": 1}]}, {"more": 1}],
+    "change", [{"schema": 3}, {"files": {}}, {"files": [{"file": "a"}]}, {"failures": [{"file": 1}]}, {"more": 1}]
 )
 def test_another_shape_is_seen(change: dict[str, Any]) -> None:
     plain: dict[str, Any] = {"schema": SCHEMA_VERSION, "files": [], "failures": []}

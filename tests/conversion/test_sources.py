@@ -40,8 +40,7 @@ def fde(arch: Arch, start: int, size: int, *instructions: asm.Instruction, of_eh
 
 def debug_frame(arch: Arch, *fdes: asm.Entry) -> asm.Section:
     return asm.Section(
-        ".debug_frame",
-        asm.EhFrame(fdes, little_endian=arch.byte_order == "<", debug_frame=True).assemble(),
+        ".debug_frame", asm.EhFrame(fdes, little_endian=arch.byte_order == "<", debug_frame=True).assemble()
     )
 
 

@@ -281,12 +281,7 @@ def test_unknown_cie_version(version: int) -> None:
 def test_a_cie_cut_at_every_byte() -> None:
     """The length field shrinks byte by byte; each FDE of the CIE fails, with the CIE's place in the reason."""
     cie = asm.Cie(
-        3,
-        "zPLR",
-        ra_register=200,
-        personality_encoding=0x1B,
-        personality_vaddr=PERSONALITY,
-        lsda_encoding=0x1B,
+        3, "zPLR", ra_register=200, personality_encoding=0x1B, personality_vaddr=PERSONALITY, lsda_encoding=0x1B
     )
     whole = frame_of(cie).assemble()
     body = whole[8:].rstrip(b"\0")

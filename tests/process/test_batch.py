@@ -116,10 +116,7 @@ def test_processes_do_not_survive_the_first_one() -> None:
         action="print('at work', os.getpid(), flush=True); time.sleep(60)", count=4, processes=2, before=""
     )
     with subprocess.Popen(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         workers = [int(process.stdout.readline().split()[-1]) for _ in range(2)]

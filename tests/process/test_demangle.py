@@ -44,15 +44,7 @@ NAMES: Final = {
     substitutions(1): "f(A<int, int>, A<A<int, int>, A<int, int> >)",
 }
 #: What is no mangled name, or could be taken for several.
-PLAIN: Final = (
-    "main",
-    "",
-    "_Z1f\0v",
-    "_Z1\N{LATIN SMALL LETTER E WITH ACUTE}v",
-    "_Z1f\udcffv",
-    "_Z1f\n",
-    "_Z1f _Z1g",
-)
+PLAIN: Final = ("main", "", "_Z1f\0v", "_Z1\N{LATIN SMALL LETTER E WITH ACUTE}v", "_Z1f\udcffv", "_Z1f\n", "_Z1f _Z1g")
 
 
 def test_names() -> None:

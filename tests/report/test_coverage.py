@@ -92,7 +92,7 @@ def test_sentences(mixed: Coverage) -> None:
 def test_percentages(mixed: Coverage) -> None:
     """All is 100 only if it is all, and nothing 0 only if it is nothing."""
     assert [share(*pair) for pair in ((1, 1), (99999, 100000), (1, 100000), (0, 1), (0, 0))] == [
-        *("100.00 %", "99.99 %", "<0.01 %", "0.00 %", ""),
+        *("100.00 %", "99.99 %", "<0.01 %", "0.00 %", "")
     ]
     assert mixed._replace(code_size=0).code_percent == 100
     assert mixed._replace(cfi_size=60, eh_frame_hdr_size=40, sframe_size=80).ratio == pytest.approx(0.8)

@@ -241,7 +241,7 @@ def test_a_row_of_a_page_opens_what_there_is_about_its_file() -> None:
     assert page.count("<details><summary>") == 2
     for shown in re.findall(r"<details>(.*?)</details>", page, re.DOTALL):
         assert [text for text in parse(shown).text if text in ("Code", "Functions", "What is missing, and why")] == [
-            *("Code", "Functions", "What is missing, and why"),
+            *("Code", "Functions", "What is missing, and why")
         ]
     details = re.findall(r"<summary>(.*?)</summary>(.*?)</details>", render(size, "html"), re.DOTALL)
     assert len(details) == 2

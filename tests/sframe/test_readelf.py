@@ -22,13 +22,7 @@ from tests.support.elf.samples import TEXT_VADDR, linked_file, push_fp
 from tests.support.needs import need, run
 from tests.support.oracle.known_wrong import expect_failure
 from tests.support.oracle.readelf_sframe import check_readelf, printed, wrapped
-from tests.support.oracle.tools import (
-    BinutilsVersion,
-    Target,
-    find_binutils,
-    find_llvm_readelf,
-    find_s390x_binutils,
-)
+from tests.support.oracle.tools import BinutilsVersion, Target, find_binutils, find_llvm_readelf, find_s390x_binutils
 
 pytestmark = pytest.mark.oracle
 
@@ -103,10 +97,7 @@ def _library(arch: Arch, folder: Path) -> Path:
 @pytest.mark.parametrize("level", [0, 1])
 @pytest.mark.parametrize("name", [name for name in READERS if name != "version 1"])
 def test_a_foreign_readelf_gives_up_on_shared_rows_only(
-    name: str,
-    level: Level,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
+    name: str, level: Level, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     release, options = READERS[name]
     if level:
@@ -118,12 +109,7 @@ def test_a_foreign_readelf_gives_up_on_shared_rows_only(
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["libgcc_s.so.1", "libm.so.6", "libstdc++.so.6"])
 @pytest.mark.parametrize(("target", "reader"), CASES)
-def test_functions_of_libraries_are_cut_and_joined(
-    target: Target,
-    reader: str,
-    name: str,
-    tmp_path: Path,
-) -> None:
+def test_functions_of_libraries_are_cut_and_joined(target: Target, reader: str, name: str, tmp_path: Path) -> None:
     """The default level; PLT stubs, too. LLVM does not know the ABI of s390x."""
     path, (release, options) = LIBRARIES[target] / name, READERS[reader]
     if not path.exists():

@@ -110,10 +110,7 @@ def sections(draw: st.DrawFn) -> tuple[Section, Arch, int]:
     if not is_sorted:
         functions = draw(st.permutations(functions))
     section = Section(
-        version,
-        arch.abi_id,
-        is_sorted=is_sorted,
-        start_is_pcrel=version == 3 or (version == 2 and draw(st.booleans())),
+        version, arch.abi_id, is_sorted=is_sorted, start_is_pcrel=version == 3 or (version == 2 and draw(st.booleans()))
     )
     section = with_functions(section, functions)
     vaddr = draw(st.integers(0, 1 << 30) | st.sampled_from((0, (1 << 30) - 1)))

@@ -90,10 +90,7 @@ def test_amd64(version: int) -> None:
 
 
 def aarch64_function() -> Function:
-    rows = (
-        FrameRow(0, FrameState(at(31, 0))),
-        FrameRow(4, FrameState(at(31, 0x1000), RA8, FP16, mangled_ra=True)),
-    )
+    rows = (FrameRow(0, FrameState(at(31, 0))), FrameRow(4, FrameState(at(31, 0x1000), RA8, FP16, mangled_ra=True)))
     return Function(0x100, 8, body_of_rows(rows, uses_b_key=True))
 
 
@@ -157,10 +154,7 @@ def test_flexible_rows_and_signal_frames() -> None:
 
 
 def test_pcmask() -> None:
-    rows = (
-        FrameRow(0, FrameState(at(7, 8), RA8)),
-        FrameRow(11, FrameState(at(7, 16), RA8)),
-    )
+    rows = (FrameRow(0, FrameState(at(7, 8), RA8)), FrameRow(11, FrameState(at(7, 16), RA8)))
     function = Function(0x1010, 0x40, body_of_rows(rows, repeat_size=16))
     for version in (1, 2, 3):
         data = encode(AMD64, version, function)

@@ -165,10 +165,7 @@ GNU_WITH_SFRAME: Final = [
 
 @pytest.mark.parametrize(("gnu", "section_name"), GNU_WITH_SFRAME)
 def test_rows_of_stubs_equal_those_of_gnu_ld(
-    gnu: Variant,
-    section_name: str,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
+    gnu: Variant, section_name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     tools = find_binutils("newest")
     if section_name == ".plt.got":

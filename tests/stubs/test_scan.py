@@ -207,10 +207,7 @@ def test_aarch64_stubs_and_their_first_block(arch: Arch) -> None:
         got=struct.pack(arch.byte_order + "Q", PLT_VADDR),
     )
     scan = scan_stubs(image, 3)
-    assert summary(scan.functions) == [
-        (PLT_VADDR, 32, 0, [(0, 0), (4, 16)]),
-        (PLT_VADDR + 32, 48, 16, [(0, 0)]),
-    ]
+    assert summary(scan.functions) == [(PLT_VADDR, 32, 0, [(0, 0), (4, 16)]), (PLT_VADDR + 32, 48, 16, [(0, 0)])]
     saved = scan.functions[0].body.rows[1].state.ra
     assert saved is not None
     assert (saved.register, saved.offset, saved.deref) == (None, -8, True)

@@ -168,11 +168,7 @@ def test_cores_of_the_kernel(core_of: Callable[[Program], Core], name: str) -> N
     folder = core.program.parent / f"dead-{name}"
     folder.mkdir()
     died = subprocess.run(
-        [core.program, "die"],
-        cwd=folder,
-        check=False,
-        stderr=subprocess.DEVNULL,
-        preexec_fn=allow_cores,
+        [core.program, "die"], cwd=folder, check=False, stderr=subprocess.DEVNULL, preexec_fn=allow_cores
     )
     assert died.returncode == -signal.SIGABRT
     cores = list(folder.iterdir())

@@ -162,10 +162,7 @@ def _cies(draw: st.DrawFn, arch: Arch) -> asm.Cie:
 
 @st.composite
 def programs(
-    draw: st.DrawFn,
-    arch: Arch,
-    max_steps: int = 24,
-    operations: frozenset[Operation] = OPERATIONS,
+    draw: st.DrawFn, arch: Arch, max_steps: int = 24, operations: frozenset[Operation] = OPERATIONS
 ) -> Program:
     """Draw a program; `operations` restricts its instructions to some kinds, for tests of one feature.
 

@@ -45,9 +45,7 @@ PROGRAMS: Final = (
     Program("drap", "drap.c", functions=("stop_here", "aligned", "aligned", "aligned_with_alloca", "main")),
     Program("drap-stackrealign", "drap.c", ("-mstackrealign",), functions=("stop_here", "aligned", "main")),
     Program(
-        "callback",
-        "callback.c",
-        functions=("stop_here", "compare_inner", "lfind", "compare_outer", "qsort_r", "main"),
+        "callback", "callback.c", functions=("stop_here", "compare_inner", "lfind", "compare_outer", "qsort_r", "main")
     ),
     Program("handler", "handler.c", functions=_HANDLED, least_frames=18),
     Program("handler-alternate", "handler.c", ("-DON_ALTERNATE_STACK=1",), functions=_HANDLED, least_frames=18),

@@ -61,8 +61,7 @@ class CoreFile(NamedTuple):
             body += load.data
         ident = b"\x7fELF\x02" + (b"\x01" if order == "<" else b"\x02") + b"\x01" + bytes(9)
         header = ident + struct.pack(
-            order + "HHIQQQIHHHHHH",
-            *(c.ET_CORE, self.arch.elf_machine, 1, 0, 64, 0, 0, 64, 56, count, 0, 0, 0),
+            order + "HHIQQQIHHHHHH", *(c.ET_CORE, self.arch.elf_machine, 1, 0, 64, 0, 0, 64, 56, count, 0, 0, 0)
         )
         return header + headers + body
 
@@ -118,12 +117,7 @@ def program(arch: Arch, section: bytes, build_id: bytes = BUILD_ID) -> bytes:
     )
     symbols = (elf_asm.Symbol("first", TEXT_VADDR, 0x100), elf_asm.Symbol("_ZN6second1fEv", TEXT_VADDR + PAGE, 0x100))
     return elf_asm.elf_file(
-        arch.elf_machine,
-        sections,
-        file_type=c.ET_DYN,
-        little_endian=order == "<",
-        segments=segments,
-        symbols=symbols,
+        arch.elf_machine, sections, file_type=c.ET_DYN, little_endian=order == "<", segments=segments, symbols=symbols
     )
 
 

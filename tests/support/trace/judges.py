@@ -38,12 +38,7 @@ class Chain(NamedTuple):
     reason: str
 
 
-def gdb(
-    *words: str | Path,
-    settings: Sequence[str] = (),
-    commands: Sequence[str] = (),
-    program: str = "gdb",
-) -> str:
+def gdb(*words: str | Path, settings: Sequence[str] = (), commands: Sequence[str] = (), program: str = "gdb") -> str:
     """Run gdb over commands; return what it and the program that it ran printed on either stream."""
     line = [program, "-batch", "-nx"]
     for setting in (*_GDB_SETTINGS, *settings):
