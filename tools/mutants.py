@@ -43,7 +43,7 @@ TESTS_OF: Final = {
     "emit": ("tests/placing/test_objects.py", "tests/placing/test_place.py"),
     "api": ("tests/test_library.py",),
     "existing": ("tests/jobs/test_decision.py",),
-    "constants": ("tests/sframe", "tests/dwarf"),
+    "constants": ("tests/abi", "tests/sframe", "tests/dwarf"),
     "errors": ("tests/test_errors.py",),
     "text": ("tests/cli/test_messages.py",),
     "range_map": ("tests/test_range_map.py",),
