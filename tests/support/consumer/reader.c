@@ -43,7 +43,7 @@ bool find_row(const uint8_t *s, uint64_t size, uint64_t address, uint64_t pc, in
   at += get(s + function + width + 4, 4, false);
   /* Version 2 keeps in the function's record what version 3 has in its attribute: the number of rows, and bytes.  */
   uint64_t attribute = is_2 ? function + 16 : at + 2;
-  if (at + 5 > end || (s[attribute] & 15) > 2 || (!is_2 && s[attribute + 1] > 1))
+  if ((!is_2 && at + 5 > end) || (s[attribute] & 15) > 2 || (!is_2 && s[attribute + 1] > 1))
     return false;
   int rows = is_2 ? get(s + function + 12, 4, false) : get(s + at, 2, false);
   int start_size = 1 << (s[attribute] & 15), block = s[attribute + (is_2 ? 1 : 2)];
