@@ -23,9 +23,12 @@ from cfi2sframe.dwarf.rules import (
     describe_rule,
 )
 from cfi2sframe.errors import RequestError
-from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, FunctionBody, Rule
+from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, FunctionBody
 from cfi2sframe.why import Reason, Why
 from tests.support.dwarf.rules import at_cfa, at_expression, in_register, is_expression, register_offset, value_at_cfa
+from tests.support.dwarf.rules import at_cfa as saved
+from tests.support.dwarf.rules import loaded as load
+from tests.support.dwarf.rules import register_offset as at
 from tests.support.elf.samples import parsed_cie
 from tests.support.sframe.bodies import body_of_rows
 
@@ -39,18 +42,6 @@ CFA_MINUS_24 = b"\x48\x1c"  # lit24; minus
 DAMAGED = b"\x77"
 ALL = (1, 2, 3)
 OLD = (1, 2)
-
-
-def at(register: int, offset: int) -> Rule:
-    return Rule(register, offset, deref=False)
-
-
-def load(register: int, offset: int) -> Rule:
-    return Rule(register, offset, deref=True)
-
-
-def saved(offset: int) -> Rule:
-    return Rule(None, offset, deref=True)
 
 
 RA8 = saved(-8)

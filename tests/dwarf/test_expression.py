@@ -12,15 +12,9 @@ from cfi2sframe.constants import dwarf as d
 from cfi2sframe.dwarf.expression import Operation, expression_text, parse_expression, value_of
 from cfi2sframe.errors import CfiError
 from tests.support.dwarf.cfi_asm import sleb128, uleb128
-
-
-def total(register: int | None, offset: int) -> Rule:
-    return Rule(register, offset, deref=False)
-
-
-def load(register: int | None, offset: int) -> Rule:
-    return Rule(register, offset, deref=True)
-
+from tests.support.dwarf.rules import at_cfa, value_at_cfa
+from tests.support.dwarf.rules import loaded as load
+from tests.support.dwarf.rules import register_offset as total
 
 DEREF, PLUS, MINUS, NOP = b"\x06", b"\x22", b"\x1c", b"\x96"
 
@@ -133,10 +127,10 @@ SHAPES: list[tuple[bytes, Rule | int]] = [
     (lit(8) + lit(9) + MINUS, -1),
 ]
 SHAPES_AFTER_CFA = [
-    (b"", total(None, 0)),
-    (NOP, total(None, 0)),
-    (plus_uconst(24), total(None, 24)),
-    (lit(16) + MINUS + DEREF, load(None, -16)),
+    (b"", value_at_cfa(0)),
+    (NOP, value_at_cfa(0)),
+    (plus_uconst(24), value_at_cfa(24)),
+    (lit(16) + MINUS + DEREF, at_cfa(-16)),
     # What the CFA was pushed for need not be used.
     (breg(7, 120) + DEREF, load(7, 120)),
 ]

@@ -14,6 +14,7 @@ from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, Function, F
 from cfi2sframe.sframe.read import read_section
 from cfi2sframe.sframe.write import RowStore, row_tail, store_rows
 from tests.support.dwarf.rules import at_cfa as saved
+from tests.support.dwarf.rules import loaded as load
 from tests.support.dwarf.rules import register_offset as at
 from tests.support.sframe.bodies import body_of_rows, section_bytes, with_functions
 from tests.support.sframe.raw_sframe import RawFunction, RawSection
@@ -172,10 +173,6 @@ def test_pcmask() -> None:
 # Limits
 
 BIG = 1 << 31
-
-
-def load(register: int, offset: int) -> Rule:
-    return Rule(register, offset, deref=True)
 
 
 def check_tail(arch: Arch, state: FrameState, info: int, words: tuple[int, ...], *, is_flexible: bool) -> None:

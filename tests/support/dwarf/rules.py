@@ -14,6 +14,11 @@ def register_offset(register: int, offset: int) -> Rule:
     return Rule(register, offset, deref=False)
 
 
+def loaded(register: int, offset: int) -> Rule:
+    """What is saved at register + offset: SFrame's, and expressions'."""
+    return Rule(register, offset, deref=True)
+
+
 def at_cfa(offset: int) -> Rule:
     """offset(N): saved at CFA + N."""
     return Rule(None, offset, deref=True)
