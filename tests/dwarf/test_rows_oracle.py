@@ -16,7 +16,6 @@ from cfi2sframe.conversion.sources import find_cfi, read_programs
 from tests.support.dwarf import naive
 from tests.support.dwarf.naive_compare import problems_of_cfi
 from tests.support.oracle.targets import AARCH64, S390, Target, label
-from tests.support.oracle.tools import corpus_directory
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
@@ -47,43 +46,17 @@ def library(request: pytest.FixtureRequest) -> Path:
     return path
 
 
-#: Libraries of the corpus and of this machine, and the fewest FDEs that each has.
-OF_CORPUS: Final = {"libstdc++.so.6": 4_000, "libcrypto.so.3": 10_000, "libpython3.13.so.1.0": 6_000}
-OF_MACHINE: Final = {
-    "/lib/x86_64-linux-gnu/libc.so.6": 3_000,
-    "/usr/lib/x86_64-linux-gnu/libgcrypt.so.20": 1_000,
-    "/usr/aarch64-linux-gnu/lib/libc.so.6": 2_000,
-    "/usr/s390x-linux-gnu/lib/libc.so.6": 2_000,
-    "/usr/aarch64-linux-gnu/lib/libstdc++.so.6": 3_000,
-    "/usr/s390x-linux-gnu/lib/libstdc++.so.6": 3_000,
-}
-
-
-@pytest.mark.corpus
-@pytest.mark.parametrize("name", OF_CORPUS)
-def test_rows_of_the_corpus(name: str) -> None:
-    check_rows(corpus_directory("amd64") / "usr/lib/x86_64-linux-gnu" / name, OF_CORPUS[name])
-
-
-@pytest.mark.parametrize("name", OF_MACHINE)
-def test_rows_of_the_machine(name: str) -> None:
-    if not Path(name).exists():
-        pytest.skip(f"no {name}")
-    check_rows(Path(name), OF_MACHINE[name])
-
-
-def check_rows(path: Path, fewest: int) -> None:
-    """Compare the rows of every FDE, whether SFrame can express them or not."""
-    image = load(str(path))
+def test_rows_are_those_of_the_naive_evaluator(library: Path) -> None:
+    """Of every FDE, whether SFrame can express them or not; `tests/conversion/test_corpus.py` has other files."""
+    image = load(str(library))
     cfi = read_programs(image, *find_cfi(image, "eh_frame"))
-    fdes = list(naive.fdes_of(path))
-    assert len(fdes) >= fewest
+    fdes = list(naive.fdes_of(library))
+    assert len(fdes) >= FEWEST
     assert list(problems_of_cfi(cfi, image.arch, fdes)) == []
     # Rows that are missing are seen.
     without = [fde._replace(rows=fde.rows[1:]) for fde in fdes]
-    assert len({text.partition("+")[0] for text in problems_of_cfi(cfi, image.arch, without)}) == len(
-        {*cfi.entries.starts}
-    )
+    seen = {text.partition("+")[0] for text in problems_of_cfi(cfi, image.arch, without)}
+    assert len(seen) == len({*cfi.entries.starts})
 
 
 @pytest.mark.parametrize("version", [2, 3])

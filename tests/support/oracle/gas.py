@@ -2,7 +2,6 @@
 """Objects of GNU as with SFrame sections of its own, beside the sections made of the same CFI."""
 
 import subprocess
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -67,16 +66,6 @@ def functions_of(section: Section | None) -> list[Function]:
     return [function for function in section.functions if function.size] if section else []
 
 
-def _points(function: Function, other: Section | None) -> Iterator[int]:
-    """Every address of a function at which one of two sections may change."""
-    starts = {function.start_vaddr + row.start_delta for row in function.rows} | {function.start_vaddr}
-    end = function.start_vaddr + function.size
-    for peer in other.functions if other else ():
-        if peer.start_vaddr < end:
-            starts |= {peer.start_vaddr + row.start_delta for row in peer.rows}
-    yield from sorted(start for start in starts if function.start_vaddr <= start < end)
-
-
 def _state_at(lookup: Section, pc: int) -> FrameState | None:
     found = lookup.find(pc)
     if found is None:
@@ -100,7 +89,8 @@ def problems_of(pair: Pair) -> list[str]:
         if ours is None or ours.find(function.start_vaddr + late) is None:
             problems.append(f"{where}: gas has it, we have not")
             continue
-        for pc in _points(function, ours):
+        points = (_changes(theirs) | _changes(ours)) & {*range(function.start_vaddr, function.end_vaddr)}
+        for pc in sorted(points):
             said, meant = _state_at(theirs, pc), _state_at(ours, pc)
             if said != meant:
                 problems.append(f"{where} at {pc - function.start_vaddr}: gas {said}, we {meant}")
