@@ -18,14 +18,14 @@ import pytest
 
 import cfi2sframe
 from cfi2sframe import errors, trace
-from cfi2sframe.abi import AMD64, S390X
+from cfi2sframe.abi import AMD64
 from cfi2sframe.api import decode_raw
 from cfi2sframe.elf.contents import Joined
 from cfi2sframe.emit import check_removal, emit, remove
 from cfi2sframe.sframe.model import Found
 from cfi2sframe.sframe.read import read_section
 from tests.support.dwarf import cfi_asm as asm
-from tests.support.elf.samples import TEXT_VADDR, cie_of, linked, linked_file, object_file, push_fp
+from tests.support.elf.samples import TEXT_VADDR, cie_of, linked_file, object_file, push_fp
 from tests.support.placing.embedded import as_linked
 from tests.support.sframe.raw_sframe import RawFunction, RawSection
 
@@ -197,22 +197,6 @@ def test_differences_print_as_verify_prints_them(program: Path) -> None:
     assert not verification.is_clean
     assert repr(verification.differences[0]).startswith(f"0x{verification.differences[0].vaddr:x}: ")
     assert repr(verification).startswith("<Verification: ")
-
-
-def test_a_version_that_the_abi_does_not_have_is_refused() -> None:
-    image = linked(S390X, push_fp(S390X))
-    section = cfi2sframe.convert(image, version=2).section
-    assert cfi2sframe.verify(image, section).is_clean
-    with pytest.raises(errors.RequestError, match=r"version 1 .*s390x"):
-        cfi2sframe.verify(image, section._replace(version=1))
-
-
-def test_a_section_is_compared_with_the_cfi_that_is_named(program: Path) -> None:
-    conversion = cfi2sframe.convert(program)
-    verification = cfi2sframe.verify(program, conversion.section, source="eh_frame")
-    assert (verification.is_clean, verification.function_count) == (True, 1)
-    with pytest.raises(errors.RequestError, match=r"no \.debug_frame section$"):
-        cfi2sframe.verify(program, conversion.section, source="debug_frame")
 
 
 def test_functions_of_a_raw_section_that_an_object_does_not_have() -> None:

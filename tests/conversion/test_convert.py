@@ -285,19 +285,6 @@ def test_nothing_to_describe() -> None:
     assert not conversion.is_whole
 
 
-# Damage
-
-
-def test_a_damaged_fde_fails_alone() -> None:
-    image = linked(AMD64, leaf(0), asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x20, 16, (b"\x3f",)), leaf(0x40))
-    conversion = convert_checked(image)
-    assert places(conversion) == [(0, 16), (0x40, 16)]
-    (damaged,) = conversion.cfi.damaged
-    assert (damaged.section.name, damaged.start_vaddr) == (".eh_frame", TEXT_VADDR + 0x20)
-    assert damaged.error.reason == "unknown call frame instruction 0x3f"
-    assert not conversion.is_whole
-
-
 # Determinism, and the package's face
 
 

@@ -10,7 +10,6 @@ import pytest
 from cfi2sframe import load
 from tests.support.instructions.hidden import compare
 from tests.support.needs import need
-from tests.support.oracle.tools import CorpusArch, corpus_directory
 
 pytestmark = pytest.mark.oracle
 
@@ -38,30 +37,3 @@ def test_compiled_functions(compiler: str, options: str, kind: str, tmp_path: Pa
         assert found.wrong == ()
         # Most of what is not derived ends in a jump to an import.
         assert found.derived > found.hidden // 3
-
-
-_FILES: Final = {
-    "amd64": ("bin/bash", "bin/cp", "lib/x86_64-linux-gnu/libx264.so.164"),
-    "arm64": ("bin/bash", "bin/cp", "lib/aarch64-linux-gnu/libstdc++.so.6"),
-}
-
-
-@pytest.mark.corpus
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("arch", _FILES)
-def test_files_of_a_distribution(arch: CorpusArch, seed: int | None) -> None:
-    for name in _FILES[arch]:
-        found = compare(load(corpus_directory(arch) / "usr" / name), seed)
-        assert found.wrong == ()
-        assert found.derived > found.hidden // 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", ["libm.so.6", "libgomp.so.1", "libstdc++.so.6"])
-def test_libraries_of_s390x(name: str, seed: int | None) -> None:
-    path = Path("/usr/s390x-linux-gnu/lib") / name
-    if not path.exists():
-        pytest.skip("no C library of s390x: make packages")
-    assert compare(load(path), seed).wrong == ()
