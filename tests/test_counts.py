@@ -16,6 +16,7 @@ from typing import Final
 import pytest
 
 from cfi2sframe.abi import AMD64
+from cfi2sframe.constants.elf import ET_DYN, ET_EXEC
 from tests.support.cli import ROOT
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import Code, cie_of, linked_file
@@ -60,7 +61,7 @@ sys.exit(status)
 """
 
 
-def many_functions(count: int) -> bytes:
+def many_functions(count: int, file_type: int = ET_DYN) -> bytes:
     """Return a library of functions that push and pop registers, with padding between them, and stubs."""
     fdes, code = [], bytearray()
     start = 0x300000
@@ -76,21 +77,14 @@ def many_functions(count: int) -> bytes:
         code += b"\x90" * (-len(code) % 16)
     plt = lazy_stubs(60)
     codes = (Code(0x200000, len(plt), ".plt", plt), Code(start, len(code), ".text", bytes(code)))
-    return linked_file(AMD64, fdes, codes=codes)
-
-
-def fixed_addresses(count: int) -> bytes:
-    """Return a program of such functions that is not position-independent."""
-    data = bytearray(many_functions(count))
-    data[16] = 2  # ET_EXEC
-    return bytes(data)
+    return linked_file(AMD64, fdes, codes=codes, file_type=file_type)
 
 
 INPUTS: Final[dict[str, Callable[[], bytes]]] = {
     "object": (ROOT / "testdata/golden/amd64-drap.o").read_bytes,
     "linked by GNU ld": (ROOT / "testdata/fuzz/file/ld-amd64").read_bytes,
     "300 functions": lambda: many_functions(300),
-    "300 functions, fixed addresses": lambda: fixed_addresses(300),
+    "300 functions, fixed addresses": lambda: many_functions(300, ET_EXEC),
     "10,000 functions": lambda: many_functions(10_000),
 }
 

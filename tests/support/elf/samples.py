@@ -61,6 +61,7 @@ def linked_file(
     segments: tuple[asm.Segment, ...] = (),
     entry_vaddr: int = 0,
     section_headers: bool = True,
+    file_type: int = ET_DYN,
 ) -> bytes:
     """Return a shared library whose .eh_frame has these entries; it has `more` sections and `segments` than these."""
     frame = asm.EhFrame((*entries, asm.Terminator()), FRAME_VADDR, little_endian=arch.byte_order == "<").assemble()
@@ -70,7 +71,7 @@ def linked_file(
     return asm.elf_file(
         arch.elf_machine,
         (asm.Section(".eh_frame", frame, 1, SHF_ALLOC, FRAME_VADDR, align=8), *texts, *more),
-        file_type=ET_DYN,
+        file_type=file_type,
         little_endian=arch.byte_order == "<",
         segments=(
             asm.Segment(PT_LOAD, 4, (".eh_frame",)),
