@@ -98,8 +98,10 @@ batch._pipe = one_of_two
     assert sorted(lines) == [*(f"done {n}" for n in range(9) if n != 2), lost_by_kill(2)]
 
 
-def test_every_item_kills_its_process() -> None:
-    assert set(run("os._exit(3)", count=9)) == {f"worker ended with exit status 3: lost {n}" for n in range(9)}
+@pytest.mark.parametrize("status", [3, 0])
+def test_every_item_ends_its_process(status: int) -> None:
+    lost = {f"worker ended with exit status {status}: lost {number}" for number in range(9)}
+    assert set(run(f"os._exit({status})", count=9)) == lost
 
 
 def test_a_result_that_cannot_be_sent() -> None:

@@ -52,6 +52,8 @@ def test_names() -> None:
     assert {name: found[name] for name in NAMES} == NAMES
     assert not set(PLAIN) & set(found)
     assert readable_names(("_Z", "_Zxx")) == {"_Z": "_Z", "_Zxx": "_Zxx"}
+    longest, longer = (f"_Z{size}{'f' * size}v" for size in (4089, 4090))
+    assert (len(longest), [*readable_names((longest, longer))]) == (4096, [longest])
 
 
 @pytest.mark.parametrize("name", HOSTILE)
