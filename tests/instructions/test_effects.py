@@ -16,6 +16,7 @@ from cfi2sframe import load
 from cfi2sframe.elf.disassembler import AMD64_DISASSEMBLER, open_disassembler
 from cfi2sframe.instructions import amd64
 from cfi2sframe.instructions.effects import Op, Step
+from tests.support.instructions.assembled import codes_of
 from tests.support.instructions.execution import TARGETS, Checker, examples
 from tests.support.oracle.targets import S390
 from tests.support.oracle.tools import CorpusArch, corpus_directory
@@ -119,6 +120,31 @@ def test_wrong_effects_are_found(checkers: dict[str, Checker]) -> None:
                 wrong = effect._replace(steps=steps)
                 checker = Checker(target, lambda *_, wrong=wrong: wrong)
                 assert any(checker.check(code, random.Random(seed)) for seed in range(8)), (hex(word), steps)  # noqa: S311
+
+
+#: Instructions that change registers without naming them, and that store; what the emulator knows of them.
+TEXTS: Final = re.split(
+    r";\s+",
+    """
+mulq (%rsp); divq (%rsp); imulq (%rsp); idivl (%rsp); cqto; cltd; cltq; cwtl; xgetbv; lodsb; stosq; movsl; cmpsb; scasb;
+rep movsb; rep stosl; repne scasb; cmpxchg %r9, -64(%r10); lock cmpxchg16b -64(%r10); xchg %rax, %r9; xadd %r9, %r8;
+mulx %r8, %r9, %r10; xlat; pcmpestri $0, %xmm0, %xmm1; pcmpestrm $0, %xmm0, %xmm1; fnstsw %ax; vzeroupper; fld1; std;
+movb $1, (%rsp); movw $1, 6(%rsp); mov %eax, 4(%rsp); mov %rax, (%rsp); movups %xmm0, -8(%rsp); movaps %xmm0, -15(%rsp);
+movss %xmm0, 4(%rsp); movsd %xmm0, (%rsp); movhps %xmm0, (%rsp); movntps %xmm0, -8(%rsp); fstpt -2(%rsp);
+fistpll (%rsp); fnstcw 6(%rsp); stmxcsr 4(%rsp); movnti %rax, (%rsp); addl $1, (%rsp); incw 6(%rsp); notb 7(%rsp);
+shlq $1, (%rsp); sete 7(%rsp); btsq $3, (%rsp); xchg %eax, 4(%rsp); lock xadd %rax, (%rsp); cmpxchg %rcx, (%rsp);
+pextrq $1, %xmm0, (%rsp); movbe %rax, (%rsp); popq (%rsp)
+""".strip(),
+)
+
+
+@pytest.mark.oracle
+def test_instructions_of_the_assembler(tmp_path: Path, checkers: dict[str, Checker]) -> None:
+    checker, choice = checkers["amd64"], random.Random(1)  # noqa: S311 - the same each time
+    for text, code in codes_of(TEXTS, "x86_64-linux-gnu", tmp_path).items():
+        before = checker.executed.total()
+        assert [found for _ in range(5) for found in checker.check(code, choice)] == [], text
+        assert checker.executed.total() > before or text.startswith("movaps"), text
 
 
 @pytest.mark.oracle

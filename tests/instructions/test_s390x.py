@@ -3,21 +3,18 @@
 
 import random
 import re
-from pathlib import Path
 from typing import Final
 
 import pytest
 
 from cfi2sframe.instructions.s390x import ABI
+from tests.support.instructions.assembled import codes_of
 from tests.support.instructions.execution import TARGETS, Checker
-from tests.support.needs import need, run
 from tests.support.oracle.targets import S390
 
 pytestmark = pytest.mark.oracle
 
 START: Final = 0x1000
-#: Each instruction starts at this distance from the one before it.
-SPACING: Final = 16
 #: Instructions of prologues, tables of jumps, calls, stores, and others.
 TEXTS: Final = re.split(
     r";\s+",
@@ -60,14 +57,7 @@ NOT_EXECUTED: Final = frozenset(
 
 @pytest.fixture(scope="module")
 def assembled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The bytes at the start of each instruction of `TEXTS`."""
-    folder: Path = tmp_path_factory.mktemp("s390x")
-    prefix = need(f"{S390.triplet}-as").removesuffix("as")
-    (folder / "all.s").write_text("".join(f".balign {SPACING}\n{text}\n" for text in TEXTS))
-    run(f"{prefix}as", "-march=z14", "-o", folder / "all.o", folder / "all.s")
-    run(f"{prefix}objcopy", "-O", "binary", "-j", ".text", folder / "all.o", folder / "all")
-    code = (folder / "all").read_bytes()
-    return {text: code[number * SPACING :][:6] for number, text in enumerate(TEXTS)}
+    return codes_of(TEXTS, S390.triplet, tmp_path_factory.mktemp("s390x"), "-march=z14")
 
 
 def test_instructions_of_the_assembler(assembled: dict[str, bytes]) -> None:

@@ -14,7 +14,7 @@ Labels with `.L` are in neither file's symbols, but are known here.
 
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -28,7 +28,7 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.instructions.derive import Derived, derive
 from cfi2sframe.range_map import Span
 from cfi2sframe.why import Reason
-from tests.support.needs import need
+from tests.support.needs import need, run
 
 _PREFIXES: Final = {AMD64.name: "x86_64-linux-gnu", AARCH64_LE.name: "aarch64-linux-gnu", S390X.name: "s390x-linux-gnu"}
 _HEADS: Final = {AMD64.name: ".intel_syntax noprefix\n"}
@@ -153,3 +153,14 @@ def _linked(
     quiet = ("--no-ld-generated-unwind-info",) if arch is AMD64 else ()
     subprocess.run([tools[1], *kind, *keep, *quiet, *options, target, "-o", linked], check=True)
     return load(linked)
+
+
+def codes_of(texts: Sequence[str], triplet: str, folder: Path, *options: str, spacing: int = 32) -> dict[str, bytes]:
+    """Return the bytes that begin with each of some instructions, as GNU as writes them."""
+    tools = [need(f"{triplet}-{tool}") for tool in ("as", "objcopy")]
+    source, made, plain = (folder / f"all{suffix}" for suffix in (".s", ".o", ""))
+    source.write_text("".join(f".balign {spacing}\n{text}\n" for text in texts) + f".balign {spacing}\n")
+    run(tools[0], *options, "-o", made, source)
+    run(tools[1], "-O", "binary", "-j", ".text", made, plain)
+    code = plain.read_bytes()
+    return {text: code[number * spacing :][:16] for number, text in enumerate(texts)}
