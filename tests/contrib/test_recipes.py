@@ -38,20 +38,13 @@ pytestmark = pytest.mark.sampled
 MANY_FUNCTIONS = 500
 
 
-def test_make(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
-    need("make", "cc")
-    folder = copy_recipe("make", tmp_path)
+@pytest.mark.parametrize(("tool", "said"), [("make", "up to date"), ("ninja", "no work to do")])
+def test_rules_of_a_build(tool: str, said: str, tmp_path: Path, programs: Path, sampler: Sampler) -> None:
+    need(tool, "cc")
+    folder = copy_recipe(tool, tmp_path)
     build_example(folder, environment(programs))
     check_pair(sampler, folder / "words", folder / "libwords.so")
-    assert "up to date" in run("make", "words", cwd=folder, env=environment(programs)).out
-
-
-def test_ninja(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
-    need("ninja", "cc")
-    folder = copy_recipe("ninja", tmp_path)
-    build_example(folder, environment(programs))
-    check_pair(sampler, folder / "words", folder / "libwords.so")
-    assert "no work to do" in run("ninja", cwd=folder, env=environment(programs)).out
+    assert said in run(tool, "words", cwd=folder, env=environment(programs)).out
 
 
 @pytest.mark.parametrize("generator", ["Unix Makefiles", "Ninja"])

@@ -27,7 +27,7 @@ from cfi2sframe.instructions import derive as door
 from cfi2sframe.instructions.derive import Derived
 from cfi2sframe.instructions.states import Underived
 from cfi2sframe.jobs.conversion import refusal_of
-from cfi2sframe.range_map import Span
+from cfi2sframe.range_map import Span, united
 from cfi2sframe.report.coverage import coverage_data
 from cfi2sframe.report.coverage_report import coverage_report
 from cfi2sframe.why import Reason
@@ -36,6 +36,7 @@ from tests.support.conversion.variants import decode_made
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.dwarf.rules import at_cfa, is_expression, register_offset
 from tests.support.elf.samples import CODE, TEXT_VADDR, Code, cie_of, linked_file
+from tests.support.stubs.handmade import lazy_stubs, push_and_leave
 
 FROM_CODE = Options(source="code")
 ARCHES = (AMD64, AARCH64_LE, S390X)
@@ -121,6 +122,16 @@ def test_code_without_cfi_gets_rows(arch: Arch, monkeypatch: pytest.MonkeyPatch)
         16,
     )
     assert pushed_at(image, Options()) == {0: 0, 1: 0, 2: None, 3: None, 4: None, 5: 0, 6: None}
+
+
+def test_nothing_is_derived_for_stubs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor for those that are left out, such as a first block that nothing enters."""
+    stubs = (Code(at(9), 0, ".plt", lazy_stubs(2)), Code(at(20), 0, ".plt.sec", push_and_leave()))
+    entries, text = [asm.Fde(cie_of(AMD64), at(0), 16)], Code(data=code_of(AMD64, "cc"))
+    asked = give(monkeypatch)
+    conversion = convert_checked(load(linked_file(AMD64, entries, codes=(text, *stubs))), FROM_CODE)
+    assert [stub.start_vaddr for stub in conversion.stubs_left_out] == [at(20)]
+    assert united(asked[0]) == [(at(0), at(1)), (at(9), at(12)), (at(20), at(21))]
 
 
 @pytest.mark.parametrize("source", [None, "eh_frame", "code"])

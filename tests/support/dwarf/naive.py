@@ -5,7 +5,6 @@ It shares nothing with the package, remembers nothing, and keeps the rules of ev
 section's bytes in a linked file, and reads none of them.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -36,12 +35,7 @@ class Fde(NamedTuple):
     start_vaddr: int
     size: int
     ra_column: int
-    is_signal_frame: bool
     rows: list[Row]
-
-    def row_at(self, delta: int) -> Row:
-        """Return the row in force at a distance from the function's start."""
-        return self.rows[bisect_right(self.rows, delta, key=lambda row: row.start) - 1]
 
 
 class Reader:
@@ -96,7 +90,6 @@ class Cie(NamedTuple):
     ra_column: int
     encoding: int
     has_sizes: bool
-    is_signal_frame: bool
     code: tuple[int, int]
 
 
@@ -141,7 +134,7 @@ def _fde(entry: Reader, offset: int, vaddr: int, *, is_aarch64: bool) -> Fde | N
     if cie.has_sizes:
         entry.block()
     rows = rows_of(entry, cie, entry.data, is_aarch64=is_aarch64)
-    return Fde(offset, pc_begin, pc_range, cie.ra_column, cie.is_signal_frame, rows)
+    return Fde(offset, pc_begin, pc_range, cie.ra_column, rows)
 
 
 def cie_at(data: bytes, offset: int, section_vaddr: int, *, little: bool) -> Cie:
@@ -169,7 +162,7 @@ def cie_at(data: bytes, offset: int, section_vaddr: int, *, little: bool) -> Cie
                 form = reader.fixed(1)
                 reader.pointer(form & 0x0F, section_vaddr)
         reader.position = after
-    return Cie(code_align, data_align, ra_column, encoding, letters[:1] == "z", "S" in letters, (reader.position, end))
+    return Cie(code_align, data_align, ra_column, encoding, letters[:1] == "z", (reader.position, end))
 
 
 def rows_of(code: Reader, cie: Cie, data: bytes, *, is_aarch64: bool) -> list[Row]:

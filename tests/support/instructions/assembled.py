@@ -155,9 +155,9 @@ def _linked(
     return load(linked)
 
 
-def codes_of(texts: Sequence[str], triplet: str, folder: Path, *options: str, spacing: int = 32) -> dict[str, bytes]:
+def codes_of(texts: Sequence[str], triplet: str, folder: Path, *options: str) -> dict[str, bytes]:
     """Return the bytes that begin with each of some instructions, as GNU as writes them."""
-    tools = [need(f"{triplet}-{tool}") for tool in ("as", "objcopy")]
+    spacing, tools = 32, [need(f"{triplet}-{tool}") for tool in ("as", "objcopy")]
     source, made, plain = (folder / f"all{suffix}" for suffix in (".s", ".o", ""))
     source.write_text("".join(f".balign {spacing}\n{text}\n" for text in texts) + f".balign {spacing}\n")
     run(tools[0], *options, "-o", made, source)

@@ -145,13 +145,12 @@ def mapped(
     offset: int = 2 * PAGE,
     pid: int = PID,
     build_id: bytes = b"",
-    prot: int = 5,
 ) -> bytes:
     """Return a MMAP2 record, by default of the code of `core_files.program`."""
     order = arch.byte_order
     where = bytes([len(build_id), 0, 0, 0]) + build_id.ljust(20, b"\0") if build_id else bytes(24)
     name = path.encode() + b"\0"
-    body = struct.pack(order + "iIQQQ", pid, PID, start, size, offset) + where + struct.pack(order + "II", prot, 2)
+    body = struct.pack(order + "iIQQQ", pid, PID, start, size, offset) + where + struct.pack(order + "II", 5, 2)
     return of_time(arch, MMAP2, body + name.ljust(-(-len(name) // 8) * 8, b"\0"), time, misc=1 << 14 if build_id else 2)
 
 
