@@ -85,20 +85,23 @@ def fdes_of_section(data: bytes, vaddr: int, arch: Arch, *, is_damaged: bool = F
 def problems_of_cfi(cfi: Cfi, arch: Arch, fdes: Sequence[Fde] | None = None) -> Iterator[str]:
     """Describe how the FDEs of `.eh_frame` differ from the evaluator's: their number, ranges and rows.
 
-    Of a damaged section (`fdes` is None), only those are compared that both can read.
+    Of a damaged file (`fdes` is None), only those are compared that both can read.
     """
     entries = list(cfi.entries)
     # The length and the CIE pointer come before the start.
     places = [entry.start_offset - 8 for entry in entries]
     if fdes is None:
-        (section,) = cfi.sections
-        assert isinstance(section, CfiSection)
-        known = {fde.offset: fde for fde in fdes_of_section(bytes(section.data), section.vaddr, arch, is_damaged=True)}
-        pairs = [(entry, known[place]) for entry, place in zip(entries, places, strict=True) if place in known]
+        pairs = []
+        for section in cfi.sections:
+            assert isinstance(section, CfiSection)
+            theirs = fdes_of_section(bytes(section.data), section.vaddr, arch, is_damaged=True)
+            known = {fde.offset: fde for fde in theirs}
+            own = [pair for pair in zip(entries, places, strict=True) if pair[0].section is section]
+            pairs += [(entry, known[place]) for entry, place in own if place in known]
     else:
+        pairs = list(zip(entries, fdes, strict=False))
         if cfi.damaged or places != [fde.offset for fde in fdes]:
             yield f"{len(places)} FDEs, {len(fdes)} by the evaluator; damaged: {cfi.damaged[:3]}"
-        pairs = list(zip(entries, fdes, strict=False))
     for entry, fde in pairs:
         # What reaches past the code is cut off.
         size = entry.size + cfi.entries.clipped.get(entry.fde, 0)
