@@ -43,7 +43,11 @@ TESTS_OF: Final = {
     "emit": ("tests/placing/test_objects.py", "tests/placing/test_place.py"),
     "api": ("tests/test_library.py",),
     "existing": ("tests/jobs/test_decision.py",),
-    "constants": ("tests/abi", "tests/sframe", "tests/dwarf"),
+    "abi": (
+        *("tests/abi", "tests/conversion/test_lower.py", "tests/sframe/test_write.py", "tests/elf/test_padding.py"),
+        *("tests/trace/test_signal_frames.py", "tests/trace/test_frames.py", "tests/golden"),
+    ),
+    "constants": ("tests/abi", "tests/trace/test_recordings.py", "tests/sframe", "tests/dwarf"),
     "errors": ("tests/test_errors.py",),
     "text": ("tests/cli/test_messages.py",),
     "range_map": ("tests/test_range_map.py",),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recordings made by hand: for each ABI the frames are those of the stack, whatever the container and its records."""
 
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -157,13 +158,14 @@ def test_fields_before_the_registers_and_several_events(path: str, store: FileSt
             ids=(7,),
             name="second",
             read_format=1 | 4 | 8 | 16,
-            branch_type=1 << 17,
+            # The index, and counters of each branch.
+            branch_type=1 << 17 | 1 << 19,
         ),
     )
     fields = struct.pack("<2Q6Q", 2, 0, *range(6))
     kernel = (0xFFFF_FFFF_8000_1000, 0xFFFF_FFFF_8000_2000)
     fields += struct.pack("<6Q", 5, (1 << 64) - 128, *kernel, (1 << 64) - 512, 0x1234)
-    fields += struct.pack("<I", 12) + bytes(12) + struct.pack("<QQ6Q", 2, 0, *range(6))
+    fields += struct.pack("<I", 12) + bytes(12) + struct.pack("<QQ6QQQ", 2, 0, *range(6), 7, 8)
     records = (
         r.of_time(AMD64, r.COMM, struct.pack("<II", r.PID, r.PID) + b"program\0", 10, number=0),
         *(r.sample(AMD64, 40 + n, made.frame, made.data, number=n) for n in (5, 6)),
@@ -192,6 +194,18 @@ def test_events_without_stacks_beside_one_that_has_them(path: str, store: FileSt
     assert endings(r.Recording(AMD64, (mapping, *samples), (bare, full)).file(), store) == ["no stack", "outermost"]
     with pytest.raises(InputError, match="perf record --call-graph dwarf"):
         walked(r.Recording(AMD64, samples[:1], (bare,)).file())
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="has the vDSO of AMD64")
+def test_this_machine_s_vdso_is_read_for_its_own_kernel_only(store: FileStore) -> None:
+    made, start = r.recorded(AMD64), 0x7FFF_F000_0000
+    records = (r.mapped(AMD64, 20, "[vdso]", start=start, size=2 * PAGE, offset=0), r.sample(AMD64, 30, made.frame))
+    for release, is_known in ((os.uname().release, True), (f"{os.uname().release}-other", False)):
+        (found,) = walked(r.Recording(AMD64, records, release=release.encode()).file(), store)
+        assert found.space is not None
+        module = found.space.module_at(start)
+        assert module is not None
+        assert (module.file is not None) == is_known, module.note
 
 
 def test_the_account_has_every_sample_once(path: str, store: FileStore) -> None:
