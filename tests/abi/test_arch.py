@@ -66,9 +66,10 @@ each_abi = pytest.mark.parametrize(
     [(AMD64, "x86_64-linux-gnu"), (AARCH64_LE, "aarch64-linux-gnu"), (S390X, "s390x-linux-gnu")],
     ids=str,
 )
-#: A call of a function, and words that lead to one: bytes, and whether the value counts from the word.
+#: A call of a function, and what leads to one: the bytes of its field, and whether the value counts from there.
 CALLS: Final = {AMD64: "call f", AARCH64_LE: "bl f", S390X: "brasl %r14, f"}
-WORDS: Final = {"8byte f": (8, False), "4byte f": (4, False), "8byte f-.": (8, True), "4byte f-.": (4, True)}
+WORDS: Final = {".8byte f": (8, False), ".8byte f-.": (8, True), ".4byte f-.": (4, True), ".4byte f": (4, False)}
+MORE: Final = {AMD64: {".4byte f@PLT": (4, True), "mov $f, %rax": (4, False)}}
 
 
 @pytest.mark.oracle
@@ -84,7 +85,8 @@ def test_registers_have_the_names_of_readelf(arch: Arch, triplet: str, tmp_path:
 @each_abi
 def test_relocations_are_those_of_the_assembler(arch: Arch, triplet: str, tmp_path: Path) -> None:
     """A word for each, and a call, whose field the linker fills in."""
-    source = "".join(f".{word}\n" for word in WORDS)
+    words = WORDS | MORE.get(arch, {})
+    source = "".join(f"{word}\n" for word in words)
     path = assembled(f".globl f\n.data\n{source}.text\n{CALLS[arch]}\n", tmp_path, f"{triplet}-as")
     image = load(path)
     found: dict[str, list[tuple[int, int, int]]] = {
@@ -93,8 +95,8 @@ def test_relocations_are_those_of_the_assembler(arch: Arch, triplet: str, tmp_pa
         for table in image.sections_named(name)
     }
     kinds = [kind for _, kind, _ in found[".rela.data"]]
-    assert [arch.cfi_relocations[kind] for kind in kinds] == list(WORDS.values())
-    assert (kinds[0], *kinds[2:]) == (arch.absolute_relocation, arch.pc64_relocation, arch.pc32_relocation)
+    assert [arch.cfi_relocations[kind] for kind in kinds] == list(words.values())
+    assert kinds[:3] == [arch.absolute_relocation, arch.pc64_relocation, arch.pc32_relocation]
     ((offset, kind, addend),) = found[".rela.text"]
     bits, lost, size = arch.branch_relocations[kind]
     assert addend == arch.distance_bias

@@ -73,7 +73,9 @@ def test_registers_of_samples(arch: Arch, tmp_path: Path) -> None:
     names = {n: f"PERF_REG_{prefix}{others.get(name, name).upper()}" for n, name in enumerate(arch.registers)}
     names[SAVED_PC] = names.pop(arch.registers.index("rip")) if arch is AMD64 else f"PERF_REG_{prefix}PC"
     triplet = {AMD64: "x86_64", AARCH64_LE: "aarch64", S390X: "s390x"}[arch] + "-linux-gnu"
-    found = values_of([*names.values()], tmp_path, triplet)
+    last = f"PERF_REG_{prefix}{'64_' * (arch is AMD64)}MAX"
+    found = values_of([*names.values(), last], tmp_path, triplet)
+    assert len(arch.perf_words) == found[last]
     places = {number: arch.perf_words.index(number) for number in names if number in arch.perf_words}
     assert places == {number: found[name] for number, name in names.items() if name in found and number in places}
     assert len(places) >= min(len(names), 17)
