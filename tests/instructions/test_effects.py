@@ -133,7 +133,7 @@ movb $1, (%rsp); movw $1, 6(%rsp); mov %eax, 4(%rsp); mov %rax, (%rsp); movups %
 movss %xmm0, 4(%rsp); movsd %xmm0, (%rsp); movhps %xmm0, (%rsp); movntps %xmm0, -8(%rsp); fstpt -2(%rsp);
 fistpll (%rsp); fnstcw 6(%rsp); stmxcsr 4(%rsp); movnti %rax, (%rsp); addl $1, (%rsp); incw 6(%rsp); notb 7(%rsp);
 shlq $1, (%rsp); sete 7(%rsp); btsq $3, (%rsp); xchg %eax, 4(%rsp); lock xadd %rax, (%rsp); cmpxchg %rcx, (%rsp);
-pextrq $1, %xmm0, (%rsp); movbe %rax, (%rsp); popq (%rsp)
+pextrq $1, %xmm0, (%rsp); movbe %rax, (%rsp); popq (%rsp); pushq %fs; pushfq
 """.strip(),
 )
 
