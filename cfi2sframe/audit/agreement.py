@@ -47,7 +47,7 @@ def answers_of(row: RowState, state: State, abi: Abi, *, uses_b_key: bool) -> An
     return cfa, ra, fp, _signing(row.signing, state, abi, uses_b_key=uses_b_key)
 
 
-def key_of(signing: RaSigning, *, uses_b_key: bool) -> int:
+def signing_key(signing: RaSigning, *, uses_b_key: bool) -> int:
     """Return the number of the key that signs the RA; 0 for none."""
     return 0 if signing is RaSigning.NONE else 1 + uses_b_key
 
@@ -57,7 +57,7 @@ def _signing(signing: RaSigning, state: State, abi: Abi, *, uses_b_key: bool) ->
         return Answer.SILENT
     if signing not in (RaSigning.NONE, RaSigning.SIGNED):
         return Answer.UNDECIDED
-    return _compared(state.get(RA_SIGN_STATE), (NUMBER, key_of(signing, uses_b_key=uses_b_key)))
+    return _compared(state.get(RA_SIGN_STATE), (NUMBER, signing_key(signing, uses_b_key=uses_b_key)))
 
 
 def _cfa(rule: CfaRule, state: State, abi: Abi) -> Answer:

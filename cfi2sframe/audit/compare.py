@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Final, NamedTuple
 
 from cfi2sframe.abi.rule import Rule
-from cfi2sframe.audit.agreement import SILENT, Answer, Answers, key_of
+from cfi2sframe.audit.agreement import SILENT, Answer, Answers, signing_key
 from cfi2sframe.audit.findings import SIGNATURES, Contradiction, Finding, Subject, findings_of
 from cfi2sframe.audit.flow import CfiFlow, InForce
 from cfi2sframe.conversion.sources import find_cfi, read_programs
@@ -181,7 +181,7 @@ class _Auditor:
         elif worst is Answer.CONTRADICTS:
             ours = row_of(state, self.flow.abi)
             cfa = _cfa_from(row.cfa, state) or (ours and ours.cfa)
-            key = key_of(row.signing, uses_b_key=self.entries.program(number).cie.uses_b_key)
+            key = signing_key(row.signing, uses_b_key=self.entries.program(number).cie.uses_b_key)
             signatures = SIGNATURES[key], SIGNATURES[state.get(RA_SIGN_STATE, (0, 0))[1]]
             rules = ((row.cfa, cfa), (row.ra, ours and ours.ra), (row.fp, ours and ours.fp), signatures)
             self.contradictions += [
