@@ -247,8 +247,8 @@ def _signature(name: str, function: Callable[..., Any]) -> str:
         text = f"{'**' if each.kind is each.VAR_KEYWORD else ''}{each.name}: {_type(hints[each.name])}"
         parameters.append(text if each.default is each.empty else f"{text} = {_default(each.default)}")
     result = f" -> {_type(hints['return'])}" if hints.get("return", type(None)) is not type(None) else ""
-    if inspect.isgeneratorfunction(inspect.unwrap(function)):
-        # Of the package, only context managers are.
+    if hasattr(function, "__wrapped__") and inspect.isgeneratorfunction(inspect.unwrap(function)):
+        # A context manager.
         name, result = f"with {name}", ": ..."
     line = f"{name}({', '.join(parameters)}){result}"
     return line if len(line) <= _WIDTH else f"{name}(\n    {f',{chr(10)}    '.join(parameters)},\n){result}"

@@ -78,7 +78,7 @@ def _range(text: str) -> tuple[float | None, float | None]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Trace a core, a process or a recording; what can fail is done before anything is printed, of --format perf."""
+    """Trace a core, a process or a recording. Only `--format perf` prints samples before all of them are walked."""
     core, pid = arguments.core, arguments.pid
     if core is None and pid is None:
         raise RequestError("no core file; name one, or use --pid N")
