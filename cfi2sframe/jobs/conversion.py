@@ -83,7 +83,9 @@ def convert_anew(request: Request, image: ElfImage, source: Source, note: Note) 
     if request.only_checks:
         return Product(outcome._replace(status="would convert"))
     check = partial(emit.check_asked, emitted, asked=asked) if request.verifies else None
-    return Product(outcome, sealed(emitted.chunks, key_of(request, image)), check)
+    # Without a stamp, that of an earlier run may stand there, if the file was changed since.
+    content = sealed(emitted.chunks, key_of(request, image)) if stamp else emitted.chunks
+    return Product(outcome, content, check)
 
 
 def _replaceable(image: ElfImage, source: CfiKind | None) -> Existing:

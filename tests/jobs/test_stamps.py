@@ -186,6 +186,18 @@ def test_what_nobody_has_checked_has_no_stamp(tmp_path: Path) -> None:
     assert b"c2sstmp2" in checked.read_bytes()
 
 
+def test_the_stamp_of_a_file_that_was_changed_is_not_sealed_again(tmp_path: Path) -> None:
+    path = copied(ROOT / "testdata/converted/amd64-slack", tmp_path)
+    assert convert_one(path, Request(Options(2), replaces=True)).status == "converted"
+    data = path.read_bytes()
+    # ELFOSABI_LINUX, as elfedit does: the record no longer fits, and the section headers keep their place.
+    path.write_bytes(data[:7] + b"\3" + data[8:])
+    assert convert_one(path, Request(verifies=False)).status == "converted"
+    end = load(path).header.section_headers_offset
+    assert path.read_bytes()[end - 8 : end] == b"c2sstmp2"
+    assert up_to_date(Request(), load(path), NAMED) is None
+
+
 def test_debug_file_is_part_of_the_request() -> None:
     image, found = load(OBJECT), set[bytes]()
     for asked, debug_file in ((Request(), None), *((Request(debug_file="auto"), f) for f in (None, OBJECT, b""))):
