@@ -123,6 +123,8 @@ def _listed_files(data: bytes, arch: Arch) -> list[FileMapping]:
 def _death(data_of: Mapping[int, bytes], arch: Arch) -> Death | None:
     """Return how the process of a core ended, by its first note of each type; None where no note tells."""
     status, about = data_of[NT_PRSTATUS], data_of.get(_NT_SIGINFO, b"")
+    if len(status) < _REGISTERS_OFFSET:
+        return None
     # The first thread is the one that received the signal.
     (thread,) = struct.unpack_from(arch.byte_order + "i", status, _PID_OFFSET)
     (signal,) = struct.unpack_from(arch.byte_order + "h", status, _SIGNAL_OFFSET)

@@ -14,7 +14,7 @@ from cfi2sframe.constants import elf as c
 from cfi2sframe.errors import InputError
 from cfi2sframe.sframe.model import Found
 from cfi2sframe.trace import AddressSpace, Ending, FileStore, LoadedCfa, trace_core
-from cfi2sframe.trace.frames import EndingKind
+from cfi2sframe.trace.frames import NT_PRSTATUS, EndingKind
 from cfi2sframe.trace.store import ModuleFile
 from tests.support.elf.elf_asm import Section, Segment, Symbol, elf_file, note
 from tests.support.trace.core_files import (
@@ -31,6 +31,7 @@ from tests.support.trace.core_files import (
     plain_core,
     program,
     program_mappings,
+    status,
     written_program,
 )
 from tests.support.trace.stacks import PAC, make_stack
@@ -100,6 +101,15 @@ def test_notes_of_each_size(path: str) -> None:
     auxv = struct.pack("<QQQQ", 6, PAGE, 0, 0)
     for size in range(len(auxv) + 1):
         assert endings(auxv[:size], NT_AUXV) == OUTERMOST
+
+
+def test_the_first_thread_has_no_registers(path: str) -> None:
+    """It is no thread, and says nothing of a signal; the others are traced."""
+    core = plain_core(AMD64, path)
+    threads = b"".join(note(b"CORE", NT_PRSTATUS, status(AMD64, *each)) for each in core.frames)
+    for size in (0, 13, 35, 111, 112):
+        short = note(b"CORE", NT_PRSTATUS, bytes(size))
+        assert endings_of(core._replace(frames=(), notes=short + threads)) == OUTERMOST
 
 
 def test_functions_and_labels() -> None:
