@@ -7,6 +7,7 @@ What is asked of the file only `Job.make` knows.
 import errno
 import gc
 import os
+import stat
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from typing import Final, NamedTuple
@@ -192,9 +193,15 @@ def _is_at(output: str, file: InputFile | None) -> bool:
 
 def _check_writable(targets: Iterable[str]) -> None:
     """Raise `OSError` unless each directory of a file that would be rewritten takes a new one, which replaces it."""
-    for folder in map(os.path.dirname, targets):
+    for target in targets:
+        folder = os.path.dirname(target)
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, f"cannot create a file in {folder}: {os.strerror(errno.EACCES)}")
+        status = os.stat(folder)
+        owners = (0, status.st_uid, os.lstat(target).st_uid)
+        if status.st_mode & stat.S_ISVTX and os.geteuid() not in owners:
+            # As in /tmp: others may add files, and replace none.
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
 
 def _failed(job: Job, error: Exception, known: Outcome) -> Outcome:

@@ -96,16 +96,17 @@ def test_names_that_begin_with_a_dash(tmp_path: Path, monkeypatch: pytest.Monkey
         Path("-out.sframe").unlink()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without rights")
-@pytest.mark.parametrize("words", [("--in-place", "in.o"), ("in.o", "-o", "out.o"), ("--check", "in.o")])
-def test_a_directory_that_cannot_be_written_is_named(words: tuple[str, ...], request: pytest.FixtureRequest) -> None:
-    """The file itself may well be writable. A check says what would happen."""
+def run_without_rights(
+    request: pytest.FixtureRequest, mode: int, *words: str
+) -> tuple[Path, "subprocess.CompletedProcess[str]"]:
+    """Run a command as another user in a directory of root's with that mode; return the directory, too."""
     # Directories of pytest cannot be entered by another user.
     parent = TemporaryDirectory()
     request.addfinalizer(parent.cleanup)
     tmp_path, folder = Path(parent.name), Path(parent.name, "closed")
     tmp_path.chmod(0o755)
-    folder.mkdir(mode=0o755)
+    folder.mkdir()
+    folder.chmod(mode)
     (folder / "in.o").write_bytes(OBJECT.read_bytes())
     (folder / "in.o").chmod(0o666)
     (tmp_path / "warm.o").write_bytes(OBJECT.read_bytes())
@@ -121,7 +122,23 @@ sys.exit(main({list(words)}))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (3, 1), done.stderr
+    return folder, done
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without rights")
+@pytest.mark.parametrize("words", [("--in-place", "in.o"), ("in.o", "-o", "out.o"), ("--check", "in.o")])
+def test_a_directory_that_cannot_be_written_is_named(words: tuple[str, ...], request: pytest.FixtureRequest) -> None:
+    """The file itself may well be writable. A check says what would happen."""
+    folder, done = run_without_rights(request, 0o755, *words)
     assert f"error: cannot create a file in {folder}: Permission denied" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without rights")
+@pytest.mark.parametrize("option", ["--in-place", "--check"])
+def test_a_file_of_another_user_in_a_sticky_directory(option: str, request: pytest.FixtureRequest) -> None:
+    """Anybody can create a file there, and not replace this one."""
+    _, done = run_without_rights(request, 0o1777, option, "in.o")
+    assert "in.o: error: Operation not permitted" in done.stderr
 
 
 def test_raw_bytes_do_not_go_to_a_terminal(good: Path) -> None:
