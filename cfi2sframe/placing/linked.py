@@ -28,6 +28,7 @@ from cfi2sframe.placing.observed import expect_equal
 from cfi2sframe.placing.place import Placement, place_section
 from cfi2sframe.placing.pyelftools_view import expect
 from cfi2sframe.placing.removal import proven_original, zeroing_splices
+from cfi2sframe.placing.stamp import stamp_size
 from cfi2sframe.placing.undo import Kept, Original, original_of, with_record
 from cfi2sframe.range_map import Span, without
 
@@ -189,28 +190,28 @@ def _head(placement: Placement, table: bytes, moved: dict[int, bytes]) -> list[S
     ]
 
 
-def _names(file: LinkedFile) -> tuple[bytes, int]:
+def _names(file: LinkedFile, used_end: int) -> tuple[bytes, int]:
     """Return the new section names, none where the old ones do, and up to which file offset the file stays.
 
-    That is without its section headers and, before these, its section names, where they end the file and are written
-    anew.
+    That is without its section headers and, before these, a stamp that no longer fits, and its section names, where
+    they end the file and are written anew. What is before `used_end` stays, whatever size the stamp claims.
     """
     names, table, kept_size = file.section_bytes(file.names_section), file.section_table, len(file.data)
     names = b"" if _NAME in names else names + _NAME
     last = file.stored[-1]
     is_end = table.start >= max(file.loaded_end, last.file_span.end)
     if is_end and is_zero(file.data, Span(table.end, kept_size)):
-        kept_size = table.start
+        kept_size = max(table.start - stamp_size(file.data), file.loaded_end, last.file_span.end, used_end)
         is_last = last == file.names_section and last.file_offset >= file.loaded_end
-        if names and is_last and is_zero(file.data, Span(last.file_span.end, table.start)):
+        if names and is_last and is_zero(file.data, Span(last.file_span.end, kept_size)):
             kept_size = last.file_offset
     return names, kept_size
 
 
 def _end(placement: Placement, section_type: int, numbering: list[NewIndex], growth: int, stamp: bytes) -> _End:
     """Return the new end of the file, before which `growth` bytes have been inserted: section names, stamp, headers."""
-    file = placement.file
-    names, kept_size = _names(file)
+    file, block = placement.file, placement.block
+    names, kept_size = _names(file, 0 if block.is_inserted else block.end)
     start = kept_size + growth
     names_offset = round_up(start, 8)
     headers_offset = round_up(names_offset + len(names), 8) + len(stamp)

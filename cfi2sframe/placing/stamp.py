@@ -56,12 +56,22 @@ def stamp_of(data: FileData, request: bytes) -> Stamp | None:
     end = _end_of(data)
     if end is None:
         return None
-    section_size, described, left_out, in_part, digest, size, _ = _FIXED.unpack(data[end - _FIXED.size : end])
-    if not _FIXED.size <= size <= min(end, _MAX_SIZE) or digest != _digest(data, end, request):
+    section_size, described, left_out, in_part, digest, _, _ = _FIXED.unpack(data[end - _FIXED.size : end])
+    size = stamp_size(data)
+    if not size or digest != _digest(data, end, request):
         return None
     text = bytes(data[end - size : end - _FIXED.size]).decode("utf-8", "surrogateescape")
     warnings = tuple(text.lstrip("\0").split("\0")) if text else ()
     return Stamp(section_size, described, left_out, in_part, warnings)
+
+
+def stamp_size(data: FileData) -> int:
+    """Return the size (bytes) of what looks like a stamp, also of another file; 0 where there is none."""
+    end = _end_of(data)
+    if end is None:
+        return 0
+    *_, size, _ = _FIXED.unpack(data[end - _FIXED.size : end])
+    return size if _FIXED.size <= size <= min(end, _MAX_SIZE) else 0
 
 
 def _end_of(data: FileData) -> int | None:

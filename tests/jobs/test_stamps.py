@@ -21,6 +21,7 @@ from cfi2sframe.jobs import conversion, stamps
 from cfi2sframe.jobs.conversion import convert_anew
 from cfi2sframe.jobs.records import Outcome, Request
 from cfi2sframe.jobs.stamps import REVISION, key_of, up_to_date
+from cfi2sframe.placing import linked
 from cfi2sframe.placing.stamp import Stamp, sealed, stamp_of
 from cfi2sframe.report.coverage import account
 from cfi2sframe.report.coverage_report import missing_sentences
@@ -186,16 +187,35 @@ def test_what_nobody_has_checked_has_no_stamp(tmp_path: Path) -> None:
     assert b"c2sstmp2" in checked.read_bytes()
 
 
-def test_the_stamp_of_a_file_that_was_changed_is_not_sealed_again(tmp_path: Path) -> None:
+def change_system(path: Path) -> None:
+    """Change ELFOSABI, as elfedit does: neither stamp nor record fit any longer, and all stays in its place."""
+    data = path.read_bytes()
+    path.write_bytes(data[:7] + bytes([data[7] ^ 3]) + data[8:])
+
+
+def test_the_stamp_of_a_file_that_was_changed_is_not_sealed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = copied(ROOT / "testdata/converted/amd64-slack", tmp_path)
     assert convert_one(path, Request(Options(2), replaces=True)).status == "converted"
-    data = path.read_bytes()
-    # ELFOSABI_LINUX, as elfedit does: the record no longer fits, and the section headers keep their place.
-    path.write_bytes(data[:7] + b"\3" + data[8:])
+    change_system(path)
+    # As if it were a part of the file, which stays.
+    monkeypatch.setattr(linked, "stamp_size", lambda _: 0)
     assert convert_one(path, Request(verifies=False)).status == "converted"
     end = load(path).header.section_headers_offset
     assert path.read_bytes()[end - 8 : end] == b"c2sstmp2"
     assert up_to_date(Request(), load(path), NAMED) is None
+
+
+@pytest.mark.parametrize("name", ["amd64-slack", "s390x-linked", "amd64-object.o"])
+def test_files_that_are_changed_after_each_run_do_not_grow(name: str, tmp_path: Path) -> None:
+    path = copied(ROOT / "testdata/converted" / name, tmp_path)
+    sizes = list[int]()
+    for version in (2, 3) * 3:
+        assert convert_one(path, Request(Options(version))).status == "converted"
+        sizes.append(path.stat().st_size)
+        change_system(path)
+    assert sizes[2:4] == sizes[4:]
 
 
 def test_debug_file_is_part_of_the_request() -> None:
