@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares a section with the CFI it was made from, and with what readers require; the door is `verify_section`.
+"""Verification of a section against the CFI it was made from, and what readers require; start at `verify_section`.
 
 Each address has a row from two independent sources: the DWARF row table, and the section's bytes, decoded again.
 Nothing here knows how the section was encoded.
 
-Here are the readers of SFrame sections, by the names that users give them, and what is written for each, because
-options need no more. What they demand of a section is in `readers`, which has the same names.
+`READERS` names the readers of SFrame sections, and what is written for each, because options need no more. Their
+demands on a section are in `readers`, under the same names.
 """
 
 from typing import Final, NamedTuple

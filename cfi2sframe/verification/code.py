@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proofs from the bytes of code alone: the frames of PLT stubs, and what only fills space.
+"""Proofs from the bytes of code alone: the frames of PLT stubs, and padding.
 
-Stubs are executed, instruction by instruction, from where code outside enters them. The few instructions that linkers
-publish for them are all that is known here. After any other, nothing is known up to where code outside enters again.
+Stubs are executed, instruction by instruction, from where code outside enters them. Only the few instructions that
+linkers publish for them are known. After any other, the frame is unknown up to where code outside enters again.
 """
 
 import re
@@ -20,18 +20,18 @@ from cfi2sframe.range_map import ADDRESS_END, Span, without
 from cfi2sframe.sframe.model import FrameState, Rule, Section
 
 _PLT_NAMES: Final = (".plt", ".iplt")
-#: Fewer zeros fill the space up to the next function, and fewer bytes of any kind that between stubs.
+#: Padding up to the next function has fewer zeros than this, and padding between stubs fewer bytes of any kind.
 _MOST_FILL: Final = 64
-#: How often an instruction is looked at with another frame: a loop that pushes has no end.
+#: The most frames with which an instruction is executed: a loop that pushes has no end.
 _MAX_FRAMES: Final = 4
 #: Registers of AArch64 that are neither FP, RA nor SP, as the lowest byte of an instruction that writes one.
-_OTHER: Final = b"[" + b"".join(re.escape(bytes((byte,))) for byte in range(256) if byte & 31 < 29) + b"]"
-#: Registers but RA, as the second byte of an STP to the stack that writes one second.
-_SECOND: Final = b"[" + b"".join(re.escape(bytes((register << 2 | 3,))) for register in range(30)) + b"]"
+_OTHER: Final = rb"[\x00-\x1c\x20-\x3c\x40-\x5c\x60-\x7c\x80-\x9c\xa0-\xbc\xc0-\xdc\xe0-\xfc]"
+#: Registers but RA, as the second byte of an STP to the stack that stores one second.
+_SECOND: Final = b"[" + re.escape(bytes(register << 2 | 3 for register in range(30))) + b"]"
 
 
 class _CodeForms(NamedTuple):
-    """Instructions of an ABI: a pattern of what fills space, and one of those of stubs, whose groups are their effects.
+    """Instructions of an ABI: a pattern of padding, and one of the instructions of stubs, whose groups are effects.
 
     `more` leaves the frame as it is; `push`, `pair` and `save` push a word, two words, and a word below the RA; `leave`
     jumps to where memory says, and `back` returns; `jump` and `call` lead to a target as far away as `t` says, in units
@@ -90,7 +90,7 @@ _FORMS: Final = {
 
 
 class _Instruction(NamedTuple):
-    """An instruction of a stub by its effect, where it ends, and where it leads."""
+    """An instruction of a stub: its effect, its end, and its target."""
 
     effect: str
     end: int
@@ -98,7 +98,7 @@ class _Instruction(NamedTuple):
 
     @property
     def ends_flow(self) -> bool:
-        """True if control does not get to what follows it."""
+        """True if control does not reach the next instruction."""
         return self.effect in ("leave", "back", "jump")
 
 
@@ -109,13 +109,13 @@ class _Frame(NamedTuple):
     saves_ra: bool = False
 
 
-#: After an instruction that is not known.
+#: The state after an unknown instruction.
 _UNKNOWN: Final = FrameState(None)
 _PUSHES: Final = {"push": _Frame(8), "call": _Frame(8), "pair": _Frame(16), "save": _Frame(16, saves_ra=True)}
 
 
 class StubRows(NamedTuple):
-    """The state in force at `[start, end)`; None: nobody knows. `is_due`: rows have to be there."""
+    """The state in force at `[start, end)`; None: unknown. `is_due`: rows have to be there."""
 
     start: int
     end: int
@@ -124,24 +124,24 @@ class StubRows(NamedTuple):
 
 
 def padding_ends(image: ElfImage, ends: Sequence[int], limits: Sequence[int]) -> dict[int, int]:
-    """Return where the padding ends that begins at some addresses of code, ascending, and ends at their limits at most.
+    """Return the end of the padding that begins at an end of code, by that address; none where no padding begins.
 
-    An address without padding is not among them.
+    `ends` ascend; padding ends at their limits at the latest.
     """
-    code = _FORMS[image.arch.elf_machine]
-    match = re.compile(b"(?:" + code.fill + b"|" + code.zeros + b")++", re.DOTALL).match
-    match_nops = re.compile(b"(?:" + code.fill + b")*+", re.DOTALL).match
+    forms = _FORMS[image.arch.elf_machine]
+    nops, any_fill = b"(?=((?:" + forms.fill + b")*+))", b"(?:" + forms.fill + b"|" + forms.zeros + b")++"
+    match = re.compile(nops + any_fill, re.DOTALL).match
     # Most padding has the bytes of other padding.
     size_of_gap: dict[bytes, int] = {}
     ends_by_start: dict[int, int] = {}
-    for each in image.code_ranges:
-        first, last = bisect_left(ends, each.start_vaddr), bisect_left(ends, each.end_vaddr)
-        content = image.code_bytes(each, each.start_vaddr, each.end_vaddr) if first < last else b""
+    for code in image.code_ranges:
+        first, last = bisect_left(ends, code.start_vaddr), bisect_left(ends, code.end_vaddr)
+        content = image.code_bytes(code, code.start_vaddr, code.end_vaddr) if first < last else b""
         # A header may give a section more bytes than any file has.
-        code_end = each.start_vaddr + len(content)
+        code_end = code.start_vaddr + len(content)
         last = bisect_left(ends, code_end, first, last)
         for end, limit in zip(ends[first:last], limits[first:last], strict=True):
-            begin, stop = end - each.start_vaddr, min(limit, code_end) - each.start_vaddr
+            begin, stop = end - code.start_vaddr, min(limit, code_end) - code.start_vaddr
             gap = content[begin : min(stop, begin + _MOST_FILL)]
             if gap in size_of_gap:
                 ends_by_start[end] = end + size_of_gap[gap]
@@ -151,40 +151,39 @@ def padding_ends(image: ElfImage, ends: Sequence[int], limits: Sequence[int]) ->
                 int.from_bytes(content[begin + 1 : begin + 5], "little") if content[begin : begin + 1] == b"\xe9" else 0
             )
             skips = 5 if 0 < size == stop - begin - 5 and image.arch.elf_machine == EM_X86_64 else 0
-            filled, nops = match(content, begin + skips, stop), match_nops(content, begin + skips, stop)
-            filled_end = filled.end() if filled is not None else begin
-            nops_end = nops.end() if nops is not None else begin
-            # Zeros may be data, or code: they only fill space where few of them do, up to what follows.
+            filled = match(content, begin + skips, stop)
+            filled_end, nops_end = (begin, begin) if filled is None else (filled.end(), filled.end(1))
+            # Zeros may be data, or code: they are padding where there are few of them, up to what follows.
             if nops_end < filled_end and (filled_end < stop or filled_end - nops_end >= _MOST_FILL):
                 filled_end = nops_end
             if filled_end > begin:
-                ends_by_start[end] = filled_end + each.start_vaddr
+                ends_by_start[end] = filled_end + code.start_vaddr
                 if stop - begin < _MOST_FILL:
                     size_of_gap[gap] = filled_end - begin
     return ends_by_start
 
 
 def stub_rows(image: ElfImage, section: Section, held: Iterable[tuple[int, int]]) -> list[StubRows]:
-    """Return what is in force in the stubs of a linked file, ascending.
+    """Return the states in force in the stubs of a linked file, ascending.
 
-    Stubs are in sections with their names. What else the SFrame section describes, and no FDE or padding after one has
-    `held`, is one if all of it is instructions of stubs. Rows are due where all of a range is known; in version 1, that
-    has no block size, only where all of it has one state.
+    Sections with their names have stubs. So has a range that the SFrame section describes, and that no FDE, and no
+    padding after one, has `held`, if it has only instructions of stubs. Rows are due where all of a range is known; in
+    version 1, that has no block size, only where all of it has one state.
     """
     places: list[dict[int, _Instruction]] = []
     for start, code, is_named in _places(image, section, held):
         decoded = dict(_decoded(image.arch, start, code))
-        effects = {each.effect for each in decoded.values()}
+        effects = {instruction.effect for instruction in decoded.values()}
         if is_named or ("other" not in effects and not effects.isdisjoint(("leave", "call"))):
             places.append(decoded)
-    instructions = {vaddr: each for inside in places for vaddr, each in inside.items()}
-    targets = {each.target for vaddr, each in instructions.items() if each.target != vaddr}
+    instructions = {vaddr: instruction for inside in places for vaddr, instruction in inside.items()}
+    targets = {instruction.target for vaddr, instruction in instructions.items() if instruction.target != vaddr}
     entries = {vaddr for inside in places for vaddr in _entries(inside, targets)}
     frames = _followed(instructions, entries - targets)
     rows: list[StubRows] = []
     for inside in places:
         runs = [list(run) for _, run in groupby(_states(image.arch, inside, frames), key=itemgetter(2))]
-        is_known = all(each.effect != "other" for each in inside.values())
+        is_known = all(instruction.effect != "other" for instruction in inside.values())
         is_due = is_known and (section.version > SFRAME_VERSION_1 or len(runs) == 1)
         spans = [(run[0][0], run[-1][1], run[0][2]) for run in runs]
         rows += [
@@ -194,15 +193,15 @@ def stub_rows(image: ElfImage, section: Section, held: Iterable[tuple[int, int]]
 
 
 def _places(image: ElfImage, section: Section, held: Iterable[tuple[int, int]]) -> Iterator[tuple[int, bytes, bool]]:
-    """Yield the addresses and bytes of ranges that may be stubs, ascending, and whether they have the name of some."""
+    """Yield the addresses and bytes of ranges that may be stubs, ascending, and whether their section is a PLT."""
     named = [
-        Span(each.vaddr, min(each.end_vaddr, ADDRESS_END))
-        for each in image.sections
-        if each.is_code and each.type != SHT_NOBITS and each.name.startswith(_PLT_NAMES)
+        Span(plt.vaddr, min(plt.end_vaddr, ADDRESS_END))
+        for plt in image.sections
+        if plt.is_code and plt.type != SHT_NOBITS and plt.name.startswith(_PLT_NAMES)
     ]
     ordered = section.ascending
-    said = zip(ordered.starts, map(add, ordered.starts, ordered.sizes), strict=True)
-    spans = [*named, *without(said, [*held, *named])]
+    described = zip(ordered.starts, map(add, ordered.starts, ordered.sizes), strict=True)
+    spans = [*named, *without(described, [*held, *named])]
     end = total = 0
     for start, following in sorted(spans):
         total += following - start
@@ -217,7 +216,7 @@ def _places(image: ElfImage, section: Section, held: Iterable[tuple[int, int]]) 
 
 
 def _decoded(arch: Arch, vaddr: int, code: bytes) -> Iterator[tuple[int, _Instruction]]:
-    """Yield the instructions of stubs from an address on, up to bytes that are none."""
+    """Yield the instructions of stubs from an address on, up to bytes that are no instruction."""
     forms = _FORMS[arch.elf_machine]
     fill = b"(?P<fill>(?:" + forms.fill + b"|" + forms.zeros + forms.trap + b")++)|"
     match = re.compile(fill + forms.stub + b"|(?P<other>" + forms.other + b")", re.DOTALL).match
@@ -239,16 +238,17 @@ def _decoded(arch: Arch, vaddr: int, code: bytes) -> Iterator[tuple[int, _Instru
 
 
 def _entries(inside: dict[int, _Instruction], targets: set[int | None]) -> Iterator[int]:
-    """Yield where code outside may enter a range: at its start, and after each end of the flow, without what fills."""
-    ends = [each for each in inside.values() if each.ends_flow]
-    if len(ends) == 1 and any(each.effect in _PUSHES for each in inside.values()) and targets.isdisjoint(inside):
-        # A first block without stubs: nobody knows who enters it.
+    """Yield where code outside may enter a range: at its start, and after each end of the flow and its padding."""
+    end_count = sum(instruction.ends_flow for instruction in inside.values())
+    has_push = any(instruction.effect in _PUSHES for instruction in inside.values())
+    if end_count == 1 and has_push and targets.isdisjoint(inside):
+        # A first block without stubs: nothing tells who enters it.
         return
     may_begin = True
-    for vaddr, each in inside.items():
-        if may_begin and each.effect != "fill":
+    for vaddr, instruction in inside.items():
+        if may_begin and instruction.effect != "fill":
             yield vaddr
-        may_begin = each.ends_flow or (may_begin and each.effect == "fill")
+        may_begin = instruction.ends_flow or (may_begin and instruction.effect == "fill")
 
 
 def _followed(instructions: dict[int, _Instruction], entries: "set[int]") -> dict[int, set[_Frame]]:
@@ -257,34 +257,34 @@ def _followed(instructions: dict[int, _Instruction], entries: "set[int]") -> dic
     work = [(vaddr, _Frame(0)) for vaddr in sorted(entries)]
     while work:
         vaddr, frame = work.pop()
-        each, frames_here = instructions.get(vaddr), frames.setdefault(vaddr, set())
-        if each is None or frame in frames_here or len(frames_here) > _MAX_FRAMES:
+        instruction, frames_here = instructions.get(vaddr), frames.setdefault(vaddr, set())
+        if instruction is None or frame in frames_here or len(frames_here) > _MAX_FRAMES:
             continue
         frames_here.add(frame)
-        pushed = _PUSHES.get(each.effect, _Frame(0))
+        pushed = _PUSHES.get(instruction.effect, _Frame(0))
         after = _Frame(frame.depth + pushed.depth, frame.saves_ra or pushed.saves_ra)
-        if each.target is not None:
-            work.append((each.target, after))
-        if not each.ends_flow and each.effect not in ("call", "other"):
-            work.append((each.end, after))
+        if instruction.target is not None:
+            work.append((instruction.target, after))
+        if not instruction.ends_flow and instruction.effect not in ("call", "other"):
+            work.append((instruction.end, after))
     return frames
 
 
 def _states(
     arch: Arch, inside: dict[int, _Instruction], frames: dict[int, set[_Frame]]
 ) -> Iterator[tuple[int, int, FrameState | None]]:
-    """Yield the state at each instruction of a range; None where several frames get there, or nobody knows of any.
+    """Yield the state at each instruction of a range; None where several frames reach it, or none is known to.
 
-    What is never executed has that of what is before it; so much that fills space has `_UNKNOWN`.
+    What is never executed has the state of what is before it; after `_MOST_FILL` bytes of padding it is `_UNKNOWN`.
     """
     state: FrameState | None = None
-    for vaddr, each in inside.items():
+    for vaddr, instruction in inside.items():
         reached = frames.get(vaddr)
-        if each.effect == "other" or (each.effect == "fill" and each.end - vaddr >= _MOST_FILL):
+        if instruction.effect == "other" or (instruction.effect == "fill" and instruction.end - vaddr >= _MOST_FILL):
             state = _UNKNOWN
         elif reached is not None:
             frame = next(iter(reached))
             cfa = Rule(arch.sp_register, arch.entry_cfa_offset + frame.depth, deref=False)
             has_ra = arch.fixed_ra_offset or frame.saves_ra
             state = FrameState(cfa, Rule(None, -8, deref=True) if has_ra else None) if len(reached) == 1 else None
-        yield vaddr, each.end, state
+        yield vaddr, instruction.end, state

@@ -18,14 +18,14 @@ _NUMBER: Final = 1 << 31
 
 
 class Row(NamedTuple):
-    """The state that SFrame has for a row, and whether it takes a flexible one."""
+    """The state that SFrame has for a row, and whether only a flexible row can express it."""
 
     state: FrameState
     is_flexible: bool = False
 
 
 def row_for(truth: RowState, arch: Arch, version: int, errata: int) -> Row | None:
-    """Return the row that a version, and in version 2 an errata level, has for one of the DWARF table; None: none."""
+    """Return the row that a version (2: with an errata level) has for one of the DWARF table; None: it has none."""
     has_flexible = version >= SFRAME_VERSION_3
     if truth.ra is NoRule.UNDEFINED:
         return Row(OUTERMOST) if has_flexible or (version == SFRAME_VERSION_2 and errata >= 2) else None
@@ -96,7 +96,7 @@ def _is_default(cfa: Rule, ra: Rule | None, fp: Rule | None, arch: Arch, *, has_
     def has_word(rule: Rule) -> bool:
         if rule.register is not None:
             return has_registers and rule.is_register and rule.register < len(arch.registers)
-        # 0 means that nothing is saved, and where words may name registers, odd numbers are these.
+        # 0 means that nothing is saved, and where words may name registers, odd numbers do.
         return bool(rule.offset) and not (arch.pads_ra and rule.offset % 2)
 
     if cfa.deref or cfa.register not in (arch.sp_register, arch.fp_register) or (fp and not has_word(fp)):

@@ -20,10 +20,10 @@ Verdict = Literal["agree", "differ", "cannot be expressed", "only the section", 
 
 
 class HeldRow(NamedTuple):
-    """The row in force at an address, as text, and who has it: a function, an FDE, or a part of a PLT.
+    """The row in force at an address, as text, and its holder: a function, an FDE, or a part of a PLT.
 
-    `source` is a section, or "PLT stub": its instructions. `start` is where the row starts, counted from `vaddr`; None
-    where the function's rows start later.
+    `source` is a section, or "PLT stub": its instructions. `start` is the row's start, counted from `vaddr`; None where
+    the function's rows start later.
     """
 
     source: str
@@ -50,28 +50,29 @@ class Lookup:
         self._entries = entries or CfiEntries((), (), (), (), (), (), {})
         self._fdes = fdes_with_code(self._entries, image)
         # Without a section, only names tell where stubs are.
-        known = Section(SFRAME_VERSION_3, image.arch.abi_id) if section is None else section
-        stubs = [] if image.is_relocatable else stub_rows(image, known, [(fde.start, fde.end) for fde in self._fdes])
-        # No answer is known: each claim has a number of its own.
+        hints = Section(SFRAME_VERSION_3, image.arch.abi_id) if section is None else section
+        stubs = [] if image.is_relocatable else stub_rows(image, hints, [(fde.start, fde.end) for fde in self._fdes])
+        # With no answers to share, each claim has a number of its own.
         self._numbers = Numbers(lambda _claim: None)
         padding = padding_after(self._fdes, image)
         self._claimed = truth_column(self._entries, self._fdes, padding, stubs, self._numbers, image.arch)
 
     def at(self, vaddr: int) -> LookedUp:
-        """Return what holds at a virtual address; in an object, of the image's layout."""
-        found, ours = None if self._section is None else self._section.find(vaddr), None
-        if found is not None:
-            function, row = found.function, found.row
+        """Return the rows at a virtual address; in an object, of the image's layout."""
+        answer = None if self._section is None else self._section.find(vaddr)
+        ours = None
+        if answer is not None:
+            function, row = answer.function, answer.row
             start = None if row is None else row.start_delta
-            ours = HeldRow(".sframe", function.start_vaddr, function.size, start, repr(found))
+            ours = HeldRow(".sframe", function.start_vaddr, function.size, start, repr(answer))
         claim, theirs = self._claim_at(vaddr)
         # Functions may end before the padding after them.
-        if theirs is None or (found is None and theirs.vaddr + theirs.size <= vaddr):
-            return LookedUp(ours, None, "neither" if found is None else "only the section")
-        return LookedUp(ours, theirs, *self._verdict(claim, found))
+        if theirs is None or (answer is None and theirs.vaddr + theirs.size <= vaddr):
+            return LookedUp(ours, None, "neither" if answer is None else "only the section")
+        return LookedUp(ours, theirs, *self._verdict(claim, answer))
 
     def _claim_at(self, vaddr: int) -> tuple[Claim, HeldRow | None]:
-        """Return what stubs or FDEs claim, and their row: where FDEs overlap, that of the one that unwinders find."""
+        """Return the claim of stubs or FDEs, and their row: where FDEs overlap, that of the one that unwinders find."""
         start, end, number = self._claimed.range_at(vaddr)
         claim = self._numbers.claims[number]
         if claim.state is not None:
@@ -86,7 +87,7 @@ class Lookup:
         return claim, HeldRow(source, fde.start, size, start, self._text(claim.rows[0][1]))
 
     def _text(self, row: RowState) -> str:
-        """Return a row of the DWARF table as `Found` prints one of a section."""
+        """Return a row of the DWARF table as text, in the form that `Found` has for one of a section."""
         if row.ra is NoRule.UNDEFINED:
             return state_text(None, None, None, mangled_ra=False)
         ra, fp = (
@@ -95,22 +96,22 @@ class Lookup:
         )
         return state_text(describe_cfa(row.cfa, self._arch), ra, fp, mangled_ra=row.signing is not RaSigning.NONE)
 
-    def _verdict(self, claim: Claim, found: Found | None) -> tuple[Verdict, str]:
+    def _verdict(self, claim: Claim, answer: Found | None) -> tuple[Verdict, str]:
         """Return the verdict on a section's answer where CFI or a stub claims something, and the difference."""
         section, arch = self._section, self._arch
         if section is None:
             return "only the CFI", ""
-        if found is None:
+        if answer is None:
             has_rows = all(row_for(row, arch, section.version, section.errata) for _, row in claim.rows)
             return ("differ", "no function") if has_rows else ("cannot be expressed", "")
         if claim.state is not None:
-            is_same = found.state == claim.state
+            is_same = answer.state == claim.state
             return ("agree", "") if is_same else ("differ", "the instructions of the stub say otherwise")
-        body = found.function.body
-        answer = FoundState.of(found.state, is_signal_frame=body.is_signal_frame, uses_b_key=body.uses_b_key)
+        body = answer.function.body
+        state = FoundState.of(answer.state, is_signal_frame=body.is_signal_frame, uses_b_key=body.uses_b_key)
         for differences in (
-            [row_difference(row, found.state, arch) for _, row in claim.rows],
-            [attribute_difference(cie, answer, section.version) for cie, _ in claim.rows],
+            [row_difference(row, answer.state, arch) for _, row in claim.rows],
+            [attribute_difference(cie, state, section.version) for cie, _ in claim.rows],
         ):
             # Of several FDEs, any may be the truth.
             if None not in differences:

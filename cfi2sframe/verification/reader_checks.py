@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of sections, one for each demand; the table in `readers` says which reader has it."""
+"""Checks of sections, one for each demand; the table in `readers` says which reader makes it."""
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -32,7 +32,7 @@ class Edition(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """A section that was read, the file it describes, and who looks.
+    """A section that was read, the file it describes, and the edition that reads it.
 
     `bodies` are the distinct ones of the section. `late_rows`: the functions whose last row starts at their end, or the
     end of their block, or past it; their starts, that of the row, and the end. `is_in_file`: the section is the one
@@ -57,16 +57,16 @@ class Subject(NamedTuple):
         return self.header.fde_count * s.FDE_SIZE[self.section.version]
 
 
-#: Which functions (by start) are wrong, and how; None for the start: the section as a whole is.
+#: The starts of the functions that are wrong, each with how; None: the section as a whole is.
 Breaches = list[tuple[int | None, str]]
-#: Returns what is wrong with the section as a whole, or breaches; anything else: nothing is.
+#: Returns how the section as a whole is wrong, or breaches; anything else: nothing is.
 Check = Callable[[Subject], object]
 
 
 def subject_of(section: Section, image: ElfImage, *, is_in_file: bool = False) -> Callable[[Edition], Subject]:
-    """Return a function that gives the subject for an edition; what all editions ask of functions is found once.
+    """Return a function that gives the subject for an edition; what all editions ask is computed once.
 
-    Of a section that was not read, no rule about bytes may be checked.
+    A section that was not read must not be checked by rules about bytes.
     """
     bodies = tuple(dict.fromkeys(section.bodies))
     functions = zip(section.starts, section.sizes, section.bodies, strict=True)
@@ -80,7 +80,7 @@ def subject_of(section: Section, image: ElfImage, *, is_in_file: bool = False) -
 
 
 def each_body(check: Callable[[FunctionBody], object]) -> Check:
-    """Return a check of functions, from one that says what is wrong with rows; equal rows are looked at once."""
+    """Return a check of functions, made of one that says how rows are wrong; it runs once for equal rows."""
 
     def breaches(it: Subject) -> Breaches:
         messages = {body: message for body in it.bodies if isinstance(message := check(body), str)}
@@ -91,7 +91,7 @@ def each_body(check: Callable[[FunctionBody], object]) -> Check:
 
 
 def large_register(body: FunctionBody) -> str | None:
-    """Say that a flexible row has a register for which Linux, which reads 5 bits of its number, takes another one."""
+    """Say which register of a flexible row Linux, which reads 5 bits of its number, takes for another one."""
     rules = [rule for state in set(body.states) for rule in (state.cfa, state.ra, state.fp) if rule is not None]
     register = max([rule.register or 0 for rule in rules], default=0) if body.is_flexible else 0
     return f"register {register} is taken for {register % _REGISTER_COUNT}" if register >= _REGISTER_COUNT else None
@@ -162,7 +162,7 @@ def segment(it: Subject) -> str | None:
 
 
 def segments(section: Section, image: ElfImage) -> Iterator[str]:
-    """Yield what Linux has against the functions' segments. Of code in several of them, no section can satisfy it."""
+    """Yield Linux's objections to the functions' segments. No section for code in several of them can satisfy it."""
     loads = [segment for segment in image.segments if segment.type == PT_LOAD and segment.flags & PF_X]
     loads.sort(key=lambda load: load.vaddr)
     if not loads:
@@ -191,7 +191,7 @@ def outside_the_code(it: Subject) -> Breaches:
 
 
 def outside_the_text(it: Subject) -> Breaches:
-    """Return functions outside the sections that are the text of a kernel or of a module for good."""
+    """Return functions outside the sections that stay the text of a kernel or of a module."""
     outside: Breaches = []
     for start, size in zip(it.section.starts, it.section.sizes, strict=True):
         section = it.image.section_at(start)
@@ -203,7 +203,7 @@ def outside_the_text(it: Subject) -> Breaches:
 
 
 def shared_rows(it: Subject) -> Breaches:
-    """Return functions whose rows are another one's, too."""
+    """Return functions that share their rows with another one."""
     offsets = [record.fre_offset if record.row_count else None for record in it.section.records]
     users = Counter(offsets)
     message = "its rows are another function's too: it copies them for each, past the bytes that it reserves"

@@ -35,7 +35,7 @@ from cfi2sframe.sframe.read import DecodedSection
 from cfi2sframe.verification import reader_checks as c
 from cfi2sframe.verification.reader_checks import Breaches, Check, Edition, Subject, each_body, subject_of
 
-#: What becomes of a section that breaks a rule.
+#: The fate of a section that breaks a rule.
 Consequence = Literal["refuses it", "does not find it", "reads it wrongly", "leaves traces to DWARF", "crashes"]
 
 
@@ -62,7 +62,7 @@ class Verdict(NamedTuple):
 
 
 class _Rule(NamedTuple):
-    """A demand, and what editions do where it is broken; where that `is_decisive`, they look at nothing after it."""
+    """A demand, and what editions do where it is broken; after one that `is_decisive`, they check nothing more."""
 
     name: str
     editions: dict[str, Consequence]
@@ -126,8 +126,8 @@ _RULES: Final = (
     *map(_FileRule.of_section, _FILE_RULES),
     _Rule("PT_GNU_SFRAME", _by("kernel glibc", "does not find it"), c.segment),
     _Rule("section type", _by("ld47"),
-          lambda it: it.is_in_file and (found := it.image.sframe_section) is not None
-          and found.type != SHT_GNU_SFRAME and f"the section's type is 0x{found.type:x}, not SHT_GNU_SFRAME"),
+          lambda it: it.is_in_file and (header := it.image.sframe_section) is not None
+          and header.type != SHT_GNU_SFRAME and f"the section's type is 0x{header.type:x}, not SHT_GNU_SFRAME"),
     _Rule("version", _by(_ALL),
           lambda it: it.section.version not in it.edition.versions
           and f"version {it.section.version}; it reads version {' and '.join(map(str, it.edition.versions))}",
@@ -210,10 +210,10 @@ _OF_FUNCTIONS: Final = ("text", "rows without data words", "flexible rows", "reg
 def verdicts_of(
     name: str, section: DecodedSection, image: ElfImage, *, is_in_file: bool = False
 ) -> tuple[Verdict, ...]:
-    """Return what the reader called `name` would do with a section for `image`, by edition, the oldest first.
+    """Return the verdicts of the reader called `name` on a section for `image`, one for each edition, the oldest first.
 
-    `is_in_file`: the section is the one that the file has, so that headers which lead to it count too. There is no
-    verdict for a name that `cfi2sframe.verification` does not have.
+    `is_in_file`: the section is the one that the file has, so headers which lead to it count too. There is no verdict
+    for a name that `cfi2sframe.verification` does not have.
     """
     subject = subject_of(section, image, is_in_file=is_in_file)
     return tuple(_verdict(key, subject(edition)) for key, edition in _EDITIONS.items() if edition.reader == name)
@@ -221,7 +221,7 @@ def verdicts_of(
 
 def refusal_of_file(name: str, image: ElfImage) -> Broken | None:
     """Return why the newest edition of the reader called `name` would read no section of a file, whatever it says."""
-    key, edition = next((key, edition) for key, edition in reversed(_EDITIONS.items()) if edition.reader == name)
+    key, edition = _newest_edition(name)
     for rule in _FILE_RULES:
         message = rule.check(image, edition) if key in rule.editions else None
         if isinstance(message, str):
@@ -231,10 +231,14 @@ def refusal_of_file(name: str, image: ElfImage) -> Broken | None:
 
 def refused_functions(name: str, section: Section, image: ElfImage) -> set[int]:
     """Return the starts of the functions that the newest edition of the reader called `name` does not take."""
-    key, edition = next((key, edition) for key, edition in reversed(_EDITIONS.items()) if edition.reader == name)
+    key, edition = _newest_edition(name)
     rules = [rule for rule in _RULES if key in rule.editions and rule.name in _OF_FUNCTIONS]
     it = subject_of(section, image)(edition)
     return {start for rule in rules for start, _ in rule.breaches(it) if start is not None}
+
+
+def _newest_edition(name: str) -> tuple[str, Edition]:
+    return next((key, edition) for key, edition in reversed(_EDITIONS.items()) if edition.reader == name)
 
 
 def _verdict(key: str, it: Subject) -> Verdict:
@@ -257,10 +261,7 @@ class Unmet(NamedTuple):
 
 
 def unmet_demands(section: DecodedSection, image: ElfImage) -> Unmet:
-    """Return what the specification has against a section, and what is unusual in it, by the starts of functions.
-
-    The start is None for the section as a whole.
-    """
+    """Return the demands of the specification that a section breaks, and what is unusual in it."""
     subject = subject_of(section, image)
 
     def breaches(key: str) -> Breaches:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare an SFrame row with a row of the DWARF table, and the attributes of a function with those of a CIE.
 
-Compares values, not rules: what either row gives as the caller's SP, RA and FP, in terms of this frame's registers and
-of memory. So it decides without `lower` and `reduce` which rules are equal.
+Values are compared, not rules: the caller's SP, RA and FP by either row, in terms of this frame's registers and of
+memory. So equality of rules is decided without `lower` and `reduce`.
 """
 
 from typing import Final, NamedTuple
@@ -56,14 +56,14 @@ def row_difference(truth: RowState, state: FrameState | None, arch: Arch) -> str
             return f"CFA is {describe_cfa(truth.cfa, arch)}, the row has {text}"
         constant = f"{arch.sp_offset_from_cfa:+d}" if arch.sp_offset_from_cfa else ""
         return f"SP is {describe_rule(truth.sp, arch)}, the row has {text}{constant}"
-    for name, wanted, found, register in (
+    for name, rule, rule_of_row, register in (
         ("RA", truth.ra, state.ra, arch.ra_register),
         ("FP", truth.fp, state.fp, arch.fp_register),
     ):
-        value = value_by_rule(wanted, cfa, register, arch)
-        if value is None or value != value_by_rule(found, cfa_of_row, register, arch):
-            text = "unchanged" if found is None else found.text(arch)
-            return f"{name} is {describe_rule(wanted, arch)}, the row has {text}"
+        value = value_by_rule(rule, cfa, register, arch)
+        if value is None or value != value_by_rule(rule_of_row, cfa_of_row, register, arch):
+            text = "unchanged" if rule_of_row is None else rule_of_row.text(arch)
+            return f"{name} is {describe_rule(rule, arch)}, the row has {text}"
     if truth.signing is not (RaSigning.SIGNED if state.mangled_ra else RaSigning.NONE):
         return f"RA is {truth.signing.name.lower()}, the row has {'signed' if state.mangled_ra else 'none'}"
     return None
@@ -84,15 +84,15 @@ def attribute_difference(cie: DwarfCie, function: FoundState, version: int) -> s
 
 
 def cfa_of(truth: RowState, arch: Arch) -> RowValue | None:
-    """Return the CFA of a row of the DWARF table; None where it has none, or one that is no sum and no load of one."""
+    """Return the CFA of a row of the DWARF table; None where it has none, or one that is neither a sum nor its load."""
     rule = truth.cfa
     return None if rule is None or isinstance(rule, NoCfa) else value_by_rule(rule, None, arch.sp_register, arch)
 
 
 def value_by_rule(rule: RegisterRule | None, cfa: RowValue | None, own_register: int, arch: Arch) -> RowValue | None:
-    """Return the caller's value of a register by a rule of either format; without a rule it keeps its own.
+    """Return the caller's value of a register by a rule of either format; without a rule the register keeps it.
 
-    None where the value is lost, is no sum and no load of one, or counts from a CFA that is not known.
+    None where the value is lost, is neither a sum nor its load, or counts from an unknown CFA.
     """
     if isinstance(rule, Expression):
         simple = value_of(rule.code, arch.byte_order, starts_with_cfa=cfa is not None)

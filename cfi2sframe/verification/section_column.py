@@ -28,19 +28,19 @@ class FoundState(NamedTuple):
 
     @classmethod
     def of(cls, state: FrameState | None, *, is_signal_frame: bool, uses_b_key: bool) -> "FoundState":
-        """Return what a state says in a function of these attributes."""
+        """Return the answer of a state in a function with these attributes."""
         return cls(state, is_signal_frame, uses_b_key and state is not None and state.mangled_ra)
 
 
 def function_ends(section: Section) -> list[int]:
-    """Return where the functions of `section.ascending` end: each where the next one starts at the latest."""
+    """Return the ends of the functions of `section.ascending`: each ends where the next one starts at the latest."""
     ordered = section.ascending
     limits = (*ordered.starts[1:], ADDRESS_END)
     return [min(start + size, limit) for start, size, limit in zip(ordered.starts, ordered.sizes, limits, strict=False)]
 
 
 def section_column(section: Section, others: Sequence[int], number_of: Callable[[FoundState], int]) -> RangeMap[int]:
-    """Return what a section says at each address, as numbers of answers; 0 is none: it has no function.
+    """Return a section's answer at each address, as its number; 0 is none: no function is there.
 
     The column that it is compared with changes at the addresses `others`.
     """
@@ -50,7 +50,7 @@ def section_column(section: Section, others: Sequence[int], number_of: Callable[
     @cache
     def answers_of(attributes: Attributes, states: tuple[FrameState | None, ...]) -> list[int]:
         _, is_signal_frame, uses_b_key = attributes
-        answers = [FoundState.of(each, is_signal_frame=is_signal_frame, uses_b_key=uses_b_key) for each in states]
+        answers = [FoundState.of(state, is_signal_frame=is_signal_frame, uses_b_key=uses_b_key) for state in states]
         return list(map(number_of, answers))
 
     @cache
@@ -84,7 +84,7 @@ def section_column(section: Section, others: Sequence[int], number_of: Callable[
 
 
 def _changes(function: Function, version: int, others: Sequence[int]) -> list[int]:
-    """Return where another row of a function may come into force; `others` are ascending addresses.
+    """Return the addresses where another row of a function may come into force; `others` are ascending addresses.
 
     A section may claim billions of blocks: between two of these, the rows of a PCMASK function are listed only until
     they repeat.
@@ -109,7 +109,7 @@ def _changes(function: Function, version: int, others: Sequence[int]) -> list[in
 
 
 def _steps_by_bits(body: FunctionBody) -> tuple[int, int]:
-    """Return of which addresses, multiples of a number, rows of version 1 change, and after how many bytes they repeat.
+    """Return the step and the period of the rows of version 1: they change only at multiples of the step.
 
     Without block sizes, a row is in force where the PC has all bits of its start: only multiples of the lowest one of
     all these bits are edges. (0, 1): rows never change.
@@ -157,7 +157,7 @@ def first_lost_row(
     """Return the first address of code at which `old` has a row, and `new` has none; None where it has all.
 
     Where the row of `old` ends the walk (RA is undefined), that of `new` has to do so, too. Otherwise they may differ:
-    each is compared with the CFI for itself. In `ends`, walks end, and a row of `old` that goes on is none to be kept.
+    each is compared with the CFI for itself. In `ends`, walks end, and rows of `old` that go on need not be kept.
     """
     answers = Distinct[FoundState | None](None)
     kept = section_column(new, section_column(old, (), answers.number_of).starts, answers.number_of)

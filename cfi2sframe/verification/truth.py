@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The claims about each address of a file: by the instructions of stubs, elsewhere by FDEs.
 
-DWARF's rows are read here and nowhere else in verification.
+Only this module of verification reads DWARF's rows.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -22,12 +22,12 @@ from cfi2sframe.sframe.model import FrameState
 from cfi2sframe.verification.code import StubRows
 from cfi2sframe.verification.section_column import FoundState
 
-#: A row is compared with at most so many FDEs of its address. Linkers produce two or three; a hostile file may have
+#: A row is compared with at most this many FDEs of its address. Linkers produce two or three; a hostile file may have
 #: thousands, and comparing all of them at each of their edges would be quadratic.
 MAX_CANDIDATES: Final = 16
 
 
-#: What a claim rests on, by the fields of `Judged`.
+#: The evidence for a claim, by the fields of `Judged`.
 Evidence = Literal["cfi", "go_table", "plt_cfi", "plt_code", "none"]
 _OF_SOURCES: Final[dict[CfiKind, Evidence]] = {"gopclntab": "go_table", "code": "none"}
 
@@ -41,7 +41,7 @@ class Fde(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """At how many addresses a section was compared with what.
+    """The number of addresses at which a section was compared, by evidence.
 
     `cfi`: FDEs. `go_table`: Go's table of functions. `plt_cfi`: FDEs of a PLT, evaluated at each PC. `plt_code`: its
     instructions, executed. `none`: what this package has derived from instructions, of a PLT too, which nothing else
@@ -73,7 +73,7 @@ class Claim(NamedTuple):
 
 #: No function may be here.
 NOTHING: Final = Claim()
-#: Code of a PLT whose effect nobody knows: whatever rows it has are not judged.
+#: Code of a PLT whose effect is unknown: its rows are not judged.
 UNJUDGED: Final = Claim(evidence="none")
 
 
@@ -84,7 +84,7 @@ def fdes_with_code(entries: CfiEntries, image: ElfImage) -> list[Fde]:
         fdes = sorted([Fde(entries.starts[n], n, entries.starts[n] + entries.sizes[n]) for n in group])
         denied = set(image.not_code([fde.start for fde in fdes], [fde.end for fde in fdes]))
         fdes = [fde for place, fde in enumerate(fdes) if place not in denied and fde.start < fde.end]
-        # Nothing is better than the first source.
+        # Only later sources have better ones.
         if accepted:
             held = united((fde.start, fde.end) for fde in accepted)
             fdes = [fde for fde in fdes if holder_of(held, Span(fde.start, fde.end)) is None]
@@ -132,7 +132,7 @@ def truth_column(
     numbers: Numbers,
     arch: Arch,
 ) -> RangeMap[int]:
-    """Return what FDEs and stubs claim at each address, as numbers.
+    """Return the claims of FDEs and stubs at each address, as numbers.
 
     The last row of an FDE is claimed over the padding after it, too.
     """
@@ -174,7 +174,7 @@ def truth_column(
 
 
 def _clusters(fdes: Sequence[Fde]) -> Iterator[list[Fde]]:
-    """Yield the runs of FDEs that overlap; most FDEs are one by themselves."""
+    """Yield the runs of FDEs that overlap; most runs are one FDE."""
     cluster: list[Fde] = []
     end = 0
     for fde in fdes:
@@ -190,7 +190,7 @@ def _clusters(fdes: Sequence[Fde]) -> Iterator[list[Fde]]:
 def _overlapping(
     numbers: Numbers, entries: CfiEntries, fdes: Sequence[Fde], evidence_of: Mapping[int, Evidence]
 ) -> tuple[list[int], list[int], int]:
-    """Return what FDEs that overlap, sorted by start, claim: addresses, the indices of claims, and where they end.
+    """Return the claims of FDEs that overlap, sorted by start: addresses, the numbers of claims, and their end.
 
     Any FDE of the best source at an address may be the truth. The first one is that which unwinders find: the FDE that
     starts last, and of several such the first in the section.
@@ -209,7 +209,7 @@ def _overlapping(
         programs = [entries.program(fde.entry) for fde in best]
         points = {low}
         for fde, program in zip(best, programs, strict=True):
-            # Each of many ranges has few of thousands of rows.
+            # An FDE may have thousands of rows, and only few of them in this range.
             deltas = program.table.starts
             first, last = bisect_right(deltas, low - fde.start), bisect_left(deltas, high - fde.start)
             points.update([fde.start + delta for delta in deltas[first:last]])
@@ -234,7 +234,7 @@ def _evaluate_at_pcs(column: RangeMap[int], numbers: Numbers, arch: Arch) -> Non
         if evaluation is not None:
             ((cie, row),) = claim.rows
             rows = [((cie, row._replace(cfa=rule)),) for rule in evaluation.rules]
-            evaluated = [claim._replace(rows=each, evidence="plt_cfi") for each in rows]
+            evaluated = [claim._replace(rows=row, evidence="plt_cfi") for row in rows]
             blocks_of[index] = (
                 evaluation.size,
                 list(zip(evaluation.deltas, map(numbers.of_claim, evaluated), strict=True)),

@@ -105,7 +105,7 @@ class _Problems(NamedTuple):
 
 
 class _Mismatch(NamedTuple):
-    """Addresses `[start, end)` over which a section says something else than what is claimed."""
+    """Addresses `[start, end)` over which the answer of a section does not agree with the claim."""
 
     start: int
     end: int
@@ -157,11 +157,11 @@ def verify_section(image: ElfImage, entries: CfiEntries, section: Section, asked
         for start, end, claim, answer in unlike
         if (claim, answer) in problems
     ]
-    gaps = [Span(*each) for each in padding.items()]
+    gaps = [Span(start, end) for start, end in padding.items()]
     in_gaps = {Span(*m[:2]): holder_of(gaps, Span(*m[:2])) for m in mismatches if m.answer is None}
     lacking = [m for m in mismatches if m.answer is None and in_gaps[Span(*m[:2])] is None]
     absent, left_out_count = _absences(lacking, fdes, stubs, limits, section)
-    # Without sections, nobody knows where the padding belongs that follows a PLT.
+    # Without sections, nothing tells whether padding after a PLT belongs to it.
     if asked.over_padding and image.sections:
         bare = [gap for gap in in_gaps.values() if gap is not None and section.holder_of(gap.start - 1) is not None]
         absent += _bare_padding(sorted(set(bare)), fdes, image)
@@ -183,7 +183,7 @@ def verify_section(image: ElfImage, entries: CfiEntries, section: Section, asked
 
 
 def padding_after(fdes: Sequence[Fde], image: ElfImage) -> dict[int, int]:
-    """Return where the padding ends that follows FDEs, by its start: at the next FDE at the latest."""
+    """Return the end of the padding after FDEs, by its start: it ends at the next FDE at the latest."""
     ends: list[int] = []
     limits: list[int] = []
     last = 0
@@ -196,13 +196,13 @@ def padding_after(fdes: Sequence[Fde], image: ElfImage) -> dict[int, int]:
 
 
 def _bare_padding(gaps: Sequence[Span], fdes: Sequence[Fde], image: ElfImage) -> Iterator[Difference]:
-    """Yield that functions should reach over the padding that follows them, of some where they do not.
+    """Yield a difference for padding that the function before it should reach over, and does not.
 
-    That is sure where padding takes all of the few bytes up to the next function or the end of the code, if no table of
-    the file leads into it. What follows the last function of an object's section is the linker's to say.
+    That is sure where padding fills the few bytes up to the next function or the end of the code, if no table of the
+    file leads into it. The linker decides what follows the last function of an object's section.
     """
     if any(section.is_stored and section.file_span.end > len(image.data) for section in image.sections):
-        # Headers that lie make nothing sure.
+        # Nothing is sure with false headers.
         return
     starts = [fde.start for fde in fdes]
     ends = {code.end_vaddr for code in image.code_ranges if not image.is_relocatable}
@@ -226,7 +226,7 @@ def _ordered(differences: Iterable[Difference]) -> tuple[Difference, ...]:
 
 
 def _of_bytes(section: Section, image: ElfImage) -> tuple[list[Difference], list[Difference]]:
-    """Return what the bytes of a section that was read break, and what they have that is unusual."""
+    """Return the demands that the bytes of a section break, if it was read, and what is unusual in them."""
     if not isinstance(section, DecodedSection):
         return [], []
     vaddr_of_section = section.vaddr
@@ -271,7 +271,7 @@ def _wrong(mismatches: Sequence[_Mismatch], fdes: Sequence[Fde], section: Sectio
 
 
 def _fdes_at(vaddr: int, claim: Claim, fdes: Sequence[Fde]) -> Sequence[Fde]:
-    """Return the FDEs that a claim of rows is of."""
+    """Return the FDEs that have the rows of a claim."""
     return claim.fdes or (fdes[bisect_right(fdes, vaddr, key=lambda fde: fde.start) - 1],)
 
 
@@ -302,8 +302,8 @@ class _Limits:
         if claim.state is not None:
             if state == claim.state:
                 return _Problems()
-            texts = (_state_text(one, arch) for one in (claim.state, state))
-            return _Problems(("the stub has {}, the row has {}".format(*texts),))
+            wanted, shown = _state_text(claim.state, arch), _state_text(state, arch)
+            return _Problems((f"the stub has {wanted}, the row has {shown}",))
         rows = [row_difference(row, state, arch) for _, row in claim.rows]
         functions = [attribute_difference(cie, answer, self._version) for cie, _ in claim.rows]
         return _Problems(_unless_one_agrees(rows), _unless_one_agrees(functions))
@@ -313,11 +313,11 @@ class _Limits:
         if len(claim.rows) != 1 or claim.fdes or claim.evidence != "cfi":
             return None
         ((cie, row),) = claim.rows
-        made = self.row(row)
-        if made is None:
+        sframe_row = self.row(row)
+        if sframe_row is None:
             return None
         is_signal_frame = cie.is_signal_frame and self._version >= SFRAME_VERSION_3
-        answer = FoundState.of(made.state, is_signal_frame=is_signal_frame, uses_b_key=cie.uses_b_key)
+        answer = FoundState.of(sframe_row.state, is_signal_frame=is_signal_frame, uses_b_key=cie.uses_b_key)
         return None if any(self.problems(claim, answer)) else answer
 
     def row(self, row: RowState) -> Row | None:
@@ -331,7 +331,7 @@ class _Limits:
         return list(map(self.row, self._entries.program(fde.entry).table.states))
 
     def is_refused(self, fde: Fde) -> bool:
-        """Return whether the version, or the reader, takes nothing of an FDE, whatever its rows."""
+        """Return whether the version, or the reader, takes no part of an FDE, whatever its rows."""
         if fde.end - fde.start > _MAX_FUNCTION_SIZE:
             return True
         rows = [row for row in self.rows_of(fde) if row is not None]
@@ -364,7 +364,7 @@ def _absences(
         candidates = _fdes_at(vaddr, claim, fdes)
         absent.update(candidates)
         if claim.evidence == "plt_cfi":
-            # Rows of a PLT whose instructions are unknown may be wrong, but none has to be there.
+            # Rows of a PLT whose instructions are unknown may be wrong, but need not exist.
             continue
         if all(limits.row(row) for _, row in claim.rows) and not any(map(limits.is_refused, candidates)):
             wanted.update(candidates)
