@@ -23,12 +23,12 @@ _HEADER_END: Final = b"`\n"
 _NAMES: Final = b"//"
 _TABLES: Final = (b"/", b"/SYM64/", _NAMES, b"__.SYMDEF", b"__.SYMDEF SORTED", b"__.SYMDEF_64", b"__.SYMDEF_64 SORTED")
 _BSD_NAME: Final = b"#1/"
-#: The most bytes that are read of a name: no path that can be opened is as long (PATH_MAX).
+#: The most bytes of a name that are read: no path that can be opened is as long (PATH_MAX).
 _MAX_NAME_SIZE: Final = 4096
 
 
 class Member(NamedTuple):
-    """The bytes from `start` to `end` of an archive or, if `path` is not empty, of the file there that it names.
+    """The bytes from `start` to `end` of an archive or, if `path` is not empty, of the file there.
 
     `name` is for messages. A file that is meant as a whole has `start` 0, whatever the archive says of its size.
     """
@@ -72,7 +72,7 @@ def members_of(data: FileData) -> Iterator[Member]:
             start, size = start + length, size - length
         path = os.fsdecode(name.removesuffix(b"/"))
         if not is_inside:
-            # After a colon, thin archives have where a member's header is in an archive that was put into them.
+            # After a colon, thin archives have the offset of a member's header in an archive that was put into them.
             shown_inner, start = (f":{int(inner)}", int(inner) + _HEADER_SIZE) if inner.isdigit() else ("", 0)
             yield Member(shown_path(path) + shown_inner, path, start, start + size)
         elif name not in _TABLES:
@@ -80,9 +80,9 @@ def members_of(data: FileData) -> Iterator[Member]:
 
 
 def files_named_in(data: FileData, archive: Source) -> Iterator[tuple[Source, list[Member]]]:
-    """Yield the files that a thin archive names, each once, with what it has of them; those that are not there first.
+    """Yield the files that a thin archive names, each once, with its members in them; missing files come first.
 
-    What is no regular file, or empty, is left out. Raises `ArchiveError`.
+    Empty files, and those that are not regular, are left out. Raises `ArchiveError`.
     """
     folder = os.path.dirname(os.path.realpath(archive.path))
     files: dict[tuple[int, int], tuple[Source, dict[int, Member]]] = {}

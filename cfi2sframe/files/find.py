@@ -40,26 +40,26 @@ def find_sources(
     is_relative: bool = False,
     cleans: bool = False,
 ) -> list[Source]:
-    """Return the files that names stand for, each once, in the order of the names; of a directory its ELF files.
+    """Return the files that names stand for, each once, in the order of the names; for a directory, its ELF files.
 
     These are sorted; links, and what the shell patterns `excluded` match, are left out (see `_filter_of`).
     `with_archives`: static archives are files, too. `is_relative`: a file in a directory is called by its path below
-    that, any other by its last part. `cleans`: what a killed run has left in a directory is removed. What cannot be
-    read raises nothing: it has a `fault`.
+    that, any other by its last part. `cleans`: files that a killed run has left in a directory are removed. A file that
+    cannot be read raises nothing: it has a `fault`.
     """
-    found: dict[_Identity, tuple[Source, dict[str, None], dict[str, None]]] = {}
+    files: dict[_Identity, tuple[Source, dict[str, None], dict[str, None]]] = {}
     for path, is_listed in chain(((path, False) for path in named), ((path, True) for path in listed)):
         shown_root = "" if is_relative else path
-        for identity, each in _files_at(path, shown_root, excluded, with_archives=with_archives, cleans=cleans):
-            source, targets, names = found.setdefault(identity, (each._replace(is_listed=is_listed), {}, {}))
-            targets |= dict.fromkeys(each.targets)
-            names[each.name] = None
+        for identity, file in _files_at(path, shown_root, excluded, with_archives=with_archives, cleans=cleans):
+            source, targets, names = files.setdefault(identity, (file._replace(is_listed=is_listed), {}, {}))
+            targets |= dict.fromkeys(file.targets)
+            names[file.name] = None
             # A file that is named has to be fit, even if a directory had it first.
             if source.may_be_unfit:
-                found[identity] = source._replace(is_found=each.is_found, is_listed=is_listed), targets, names
+                files[identity] = source._replace(is_found=file.is_found, is_listed=is_listed), targets, names
     return [
         source._replace(targets=tuple(targets), other_names=tuple(names)[1:])
-        for source, targets, names in found.values()
+        for source, targets, names in files.values()
     ]
 
 
@@ -97,7 +97,7 @@ def _files_under(
     root = roots[0]
 
     def source_at(below: str) -> Source:
-        path, name, target = (os.path.join(each, below) if below else each for each in roots)
+        path, name, target = (os.path.join(top, below) if below else top for top in roots)
         return Source(path, name or root, targets=(target,), is_found=True)
 
     is_taken = _filter_of(root, excluded)
@@ -117,13 +117,13 @@ def _files_under(
         taken = sorted(filter(is_taken, is_directory))
         for path in taken:
             if not is_directory[path]:
-                yield from _looked_at(source_at(path), magics)
+                yield from _if_wanted(source_at(path), magics)
         directories += [path for path in reversed(taken) if is_directory[path]]
     yield from ((source.targets[0], source) for source in unreadable)
 
 
 def _filter_of(root: str, excluded: Iterable[str]) -> Callable[[str], bool]:
-    """Return a predicate for paths below a directory: no shell pattern excludes the path, nor is it ours.
+    """Return a predicate for paths below a directory: no shell pattern excludes them, and they are not our own.
 
     A pattern without a slash is matched against the name, one with a slash against the path below the directory, one
     that begins with a slash against the absolute path, by the given name of the directory or its resolved one. `*`
@@ -144,13 +144,13 @@ def _filter_of(root: str, excluded: Iterable[str]) -> Callable[[str], bool]:
     return is_taken
 
 
-def _looked_at(source: Source, magics: tuple[bytes, ...]) -> Iterator[tuple[_Identity, Source]]:
-    """Yield a file that begins with one of `magics`, or that cannot be read; nothing for anything else."""
+def _if_wanted(source: Source, magics: tuple[bytes, ...]) -> Iterator[tuple[_Identity, Source]]:
+    """Yield a file that begins with one of `magics`, or that cannot be read; for any other, yield nothing."""
     try:
         # Opening a device may have an effect.
-        seen = os.lstat(source.path)
+        status = os.lstat(source.path)
         # Files of /proc have no size, and reading them may have an effect, too.
-        if not stat.S_ISREG(seen.st_mode) or not seen.st_size:
+        if not stat.S_ISREG(status.st_mode) or not status.st_size:
             return
         descriptor = open_unfollowed(source.path)
         try:
@@ -170,7 +170,7 @@ def _is_archive(start: bytes) -> bool:
 
 
 def _start_of(path: str) -> bytes:
-    """Return the first bytes of a file, as many as tell what it is. Raises `OSError`."""
+    """Return the first bytes of a file, which tell its kind. Raises `OSError`."""
     with open(path, "rb") as file:
         return file.read(_START_SIZE)
 
@@ -182,7 +182,7 @@ def read_named(path: str) -> FileData:
 
 @contextmanager
 def closed_after(data: FileData) -> Iterator[FileData]:
-    """Give bytes that are closed at the end of a block: the file of those that are read on demand."""
+    """Give bytes and, at the end of the block, close the file of those that are read on demand."""
     try:
         yield data
     finally:
@@ -210,12 +210,12 @@ def _read_unfollowed(source: Source) -> FileData:
 def names_from(path: str) -> list[str]:
     """Return the names of files in a list, also of missing ones; `-` is standard input.
 
-    What else `find` lists is left out, as in directories: these, links that lead nowhere, FIFOs, devices. Raises
-    `OSError` when it cannot be read, `RequestError` when its names are lines, or when it is no list: an ELF file that
-    is taken for one has strings that name files of the system.
+    Names of anything else that `find` lists are left out, as in directories: directories, dangling links, FIFOs,
+    devices. Raises `OSError` when the list cannot be read, `RequestError` when its names are lines, or when it is no
+    list: an ELF file that is taken for one has strings that name files of the system.
     """
     with nullcontext(sys.stdin.buffer) if path == STANDARD_INPUT else open(path, "rb") as file:
-        # In blocks: Python allocates all that a call of `read` may return.
+        # In blocks, because Python allocates all that a call of `read` may return.
         data = bytearray()
         while block := file.read(_BLOCK_SIZE):
             data += block

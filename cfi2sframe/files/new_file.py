@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A new file in an open directory, which has no name before it is complete, or a locked one; and what a kill leaves.
+"""A new file in an open directory, which has no name before it is complete, or a locked one; leftovers of a kill.
 
 Where the file system has O_TMPFILE, a file gets a name right before it replaces another one: a kill leaves nothing.
 Elsewhere it has one from the start, and its lock tells the next run over the directory whether it is still written.
@@ -43,7 +43,7 @@ class DirectoryEntry(NamedTuple):
 
 
 def open_directory(path: str, stack: ExitStack) -> int:
-    """Open a directory by an absolute resolved path, in which a user may by now have put a link. Raises `OSError`.
+    """Open a directory by an absolute resolved path, into which a user may have put a link since. Raises `OSError`.
 
     It is closed with the stack.
     """
@@ -106,7 +106,7 @@ def _open_unnamed(directory: int) -> int | None:
     """Open a new file without a name; None where that is not possible, or a name could not be given to it."""
     if not _Unnamed.works:
         return None
-    # Whatever forbids this may permit a named file, or says better why not.
+    # Where this is forbidden, a named file may be permitted, or its error tells more.
     with suppress(OSError):
         descriptor = os.open(os.curdir, os.O_RDWR | _O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=directory)
         with suppress(OSError):
@@ -132,9 +132,9 @@ def give_names(descriptor: int, entries: Sequence[DirectoryEntry], *, is_named: 
 
 
 def remove_leftover(path: str) -> None:
-    """Remove a file that a killed run has left: with a name that only `create` gives, this user's, locked by nobody.
+    """Remove a file that a killed run has left: with a name that only `create` gives, this user's, and not locked.
 
-    `path` is absolute and resolved. What cannot be shown to be such a file stays.
+    `path` is absolute and resolved. Any other file stays.
     """
     directory, name = os.path.split(path)
     if re.fullmatch(_TEMPORARY_NAME, name) is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file of a run, in a module of its own: who converts a single file loads no walk over directories."""
+"""A file of a run, in a module of its own: to convert a single file, no walk over directories is loaded."""
 
 import errno
 import os
@@ -14,11 +14,11 @@ class Source(NamedTuple):
     """A file to work on, once, whatever names it has.
 
     `path` opens it, `name` is what messages call it, and `size` its bytes, holes included (0: unknown). `targets` are
-    the resolved paths of all its names, for who rewrites it, and `other_names` the given ones besides `name`.
+    the resolved paths of all its names, to rewrite it, and `other_names` the given ones besides `name`.
 
     `is_found`: it was found in a directory or an archive, not named; then it must be a regular file when it is opened.
-    `is_listed`: a list of files names it. `is_archive`: what is asked of it is asked of the ELF files in it.
-    `is_stream`: it can be read only once. `fault` says why it cannot be read at all; empty: so far, nothing does.
+    `is_listed`: a list of files names it. `is_archive`: questions about it are asked of the ELF files in it.
+    `is_stream`: it can be read only once. `fault` is the reason why it cannot be read at all, empty if none is known.
     """
 
     path: str
@@ -34,7 +34,7 @@ class Source(NamedTuple):
 
     @property
     def may_be_unfit(self) -> bool:
-        """True if nobody has named the file, so that it is no failure when it has nothing that is asked for."""
+        """True if the user has not named the file itself: then it is no failure if it lacks what is asked for."""
         return self.is_found or self.is_listed
 
     def raise_fault(self) -> None:
@@ -49,7 +49,7 @@ def named_source(path: str) -> Source:
         return Source(path, "<stdin>", is_stream=True)
     target = os.path.realpath(path)
     try:
-        # What a shell substitutes for a process has no name in the file system.
+        # A shell's process substitution has no name in the file system.
         is_fifo = stat.S_ISFIFO(os.stat(target).st_mode)
     except OSError:
         is_fifo = False

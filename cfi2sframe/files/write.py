@@ -121,7 +121,7 @@ def rewrite_file(
 def _write_copy(
     target: str, content: FileData, source: InputFile, check: Callable[[FileData], None] | None, *, keeps_rights: bool
 ) -> tuple[str, ...]:
-    """Write what was made of a source, with its rights as in `rewrite_file`, at another place or its own.
+    """Write new content of a source, with its rights as in `rewrite_file`, at another place or its own.
 
     At another place, the umask applies to a mode without access list.
     """
@@ -132,7 +132,7 @@ def _write_copy(
 def _write_new(
     target: str, content: FileData, source: InputFile | None, check: Callable[[FileData], None] | None
 ) -> None:
-    """Write a file of its own, with the mode of the file that it replaces, or what the umask leaves."""
+    """Write a file, with the mode of the file that it replaces, or the one that the umask leaves."""
     with _new_file([target], content, source, check) as (new, place, _):
         os.chmod(new, _mode_instead(place))
 
@@ -146,7 +146,7 @@ def _new_file(
 ) -> Iterator[tuple[int, DirectoryEntry, InputFile | None]]:
     """Write and check a new file in the targets' directories, then, after a block, rename it to each of them.
 
-    The block gets its descriptor, the first target, and the source if that is what all targets are names of. Raises
+    The block gets its descriptor, the first target, and the source if all targets are names of that. Raises
     `ChangedError` when the source or such a name has been changed.
     """
     with ExitStack() as stack:
@@ -253,25 +253,25 @@ def _copy_rights(new: int, source: InputFile, *, replaces: bool, keeps_rights: b
 
 
 def _attributes(descriptor: int) -> dict[str, bytes | None]:
-    """Return the extended attributes, None for one that cannot be read.
+    """Return the extended attributes by name; None for one that cannot be read.
 
     Where they cannot be listed, for example because there are too many, those that grant rights are asked for by name.
     """
-    found: dict[str, bytes | None] = {}
+    attributes: dict[str, bytes | None] = {}
     try:
         names = os.listxattr(descriptor)
     except OSError as error:
         if error.errno in _ABSENT:
             return {}
-        found[_UNKNOWN] = None
+        attributes[_UNKNOWN] = None
         names = [_CAPABILITY, _ACCESS_LIST]
     for name in names:
         try:
-            found[name] = os.getxattr(descriptor, name)
+            attributes[name] = os.getxattr(descriptor, name)
         except OSError as error:
             if error.errno not in _ABSENT:
-                found[name] = None
-    return found
+                attributes[name] = None
+    return attributes
 
 
 def _mode_instead(entry: DirectoryEntry) -> int:
@@ -299,11 +299,11 @@ def write_output(
     keeps_rights: bool = False,
     check: Callable[[FileData], None] | None = None,
 ) -> tuple[str, ...]:
-    """Write to what a user names, through a symbolic link: a file, a device, `-` for stdout. Returns warnings.
+    """Write to a path, through symbolic links: a file, a device, `-` for stdout. Returns warnings.
 
     A file is new, or a copy of `source` (`is_copy`) with its rights (see `rewrite_file`), and complete before it has
-    the name. What is no file, or is open already (`/dev/stdout`), is written to directly, after all of the content has
-    been read and checked in memory.
+    the name. Anything else, or what is open already (`/dev/stdout`), is written to directly, after all of the content
+    has been read and checked in memory.
 
     Raises `OutputError` when it cannot be written, `EmbedError` for rights, `BrokenPipeError` when the reader of a pipe
     has closed it, `ChangedError` when `source` has been changed, and what `check` raises.
@@ -332,7 +332,7 @@ def write_output(
 
 
 def _stream_at(path: str) -> AbstractContextManager[BinaryIO | None]:
-    """Open what a path names, unless it is a file to be replaced. Raises `OSError` also where no file can be."""
+    """Open what a path names, unless it is a file to replace. Raises `OSError` also where no file can be made."""
     if path == "-":
         return nullcontext(sys.stdout.buffer)
     descriptor = _open_descriptor(path)

@@ -42,7 +42,7 @@ _MAX_WARNINGS: Final = 10
 
 
 def convert_anew(request: Request, image: ElfImage, source: Source, note: Note) -> Product:
-    """Convert a file, and return what is asked for, unless the file has it already.
+    """Convert a file; return the product that is asked for, or none of new content if the file is up to date.
 
     `note` gets the outcome that counts if something is raised later. Raises `CfiError` or `IncompleteError` by the
     user's conditions, `SectionError` where the old section stays, and what `convert_for` and `emit` raise.
@@ -55,31 +55,31 @@ def convert_anew(request: Request, image: ElfImage, source: Source, note: Note) 
         from cfi2sframe.report.coverage import account
 
         coverage = account(conversion)
-    known = _known_of(request, conversion, coverage)
-    note(known)
+    unwritten = _unwritten(request, conversion, coverage)
+    note(unwritten)
     refusal = refusal_of(conversion, coverage, is_strict=request.is_strict, fail_under=request.fail_under)
     if refusal is not None:
         raise refusal
-    # So that a conversion for another version than the user's is noticed.
+    # With the user's version, the check notices a conversion for another one.
     asked = asked_of(conversion, request.reader, request.options.version)
     if not conversion.data:
-        return _nothing(request, conversion, known, asked)
+        return _nothing(request, conversion, unwritten, asked)
     if request.is_raw:
-        return _raw(conversion, known)
+        return _raw(conversion, unwritten)
     decision = decide(conversion, existing, request)
     if not decision.is_written:
-        warnings = (*known.warnings, *_appended_to(image))
-        return Product(known._replace(status="unchanged", reason=decision.reason, warnings=warnings))
+        warnings = (*unwritten.warnings, *_appended_to(image))
+        return Product(unwritten._replace(status="unchanged", reason=decision.reason, warnings=warnings))
     # The next run, which may want a check, would believe the stamp of a file that nobody has checked.
-    stamp = _stamp_for(known, coverage).pack() if request.verifies else b""
+    stamp = _stamp_for(unwritten, coverage).pack() if request.verifies else b""
     emitted = emit.emit(conversion, request.section_type, stamp, replaces=request.replaces)
-    placement, warnings = f"{emitted.where}: {emitted.placement}", (*known.warnings, *emitted.warnings)
+    placement, warnings = f"{emitted.where}: {emitted.placement}", (*unwritten.warnings, *emitted.warnings)
     if decision.reason:
         placement += f"; {decision.reason}"
         # For files in directories, only the report has what loses nothing.
         if decision.is_loss or not source.is_found:
             warnings = (*warnings, f".sframe {decision.reason}")
-    outcome = known._replace(status="converted", placement=placement, warnings=warnings)
+    outcome = unwritten._replace(status="converted", placement=placement, warnings=warnings)
     if request.only_checks:
         return Product(outcome._replace(status="would convert"))
     check = partial(emit.check_asked, emitted, asked=asked) if request.verifies else None
@@ -102,8 +102,8 @@ def _replaceable(image: ElfImage, source: CfiKind | None) -> Existing:
     return existing
 
 
-def _known_of(request: Request, conversion: Conversion, coverage: "Coverage | None") -> Outcome:
-    """Return the outcome if nothing is written: failed, with what the conversion tells."""
+def _unwritten(request: Request, conversion: Conversion, coverage: "Coverage | None") -> Outcome:
+    """Return the outcome if nothing is written: failed, with the conversion's counts and warnings."""
     summary = account = ""
     if coverage is not None and request.wants_account:
         import json
@@ -170,30 +170,30 @@ def refusal_of(
     return None
 
 
-def _nothing(request: Request, conversion: Conversion, known: Outcome, asked: Asked) -> Product:
-    """Return the product for a section without functions: none is written."""
+def _nothing(request: Request, conversion: Conversion, unwritten: Outcome, asked: Asked) -> Product:
+    """Return the product where no function can be described: the file without a section."""
     if request.verifies:
         emit.check_section(conversion, conversion.section._replace(starts=(), sizes=(), bodies=()), asked)
     nothing = f"SFrame version {conversion.target.version} can describe none of the functions"
     if request.is_raw:
         raise InputError(f"{nothing}; there is no section")
-    warnings = (*known.warnings, f"{nothing}; the file gets no .sframe section")
-    return Product(known._replace(status="unchanged", warnings=warnings))
+    warnings = (*unwritten.warnings, f"{nothing}; the file gets no .sframe section")
+    return Product(unwritten._replace(status="unchanged", warnings=warnings))
 
 
-def _raw(conversion: Conversion, known: Outcome) -> Product:
+def _raw(conversion: Conversion, unwritten: Outcome) -> Product:
     """Return the bytes of the section alone."""
     placement = f"offsets assume .sframe is loaded at 0x{conversion.section_vaddr:x}"
-    outcome = known._replace(
+    outcome = unwritten._replace(
         status="converted",
         placement="" if conversion.image.is_relocatable else placement,
-        warnings=(*known.warnings, *emit.reader_warnings(conversion)),
+        warnings=(*unwritten.warnings, *emit.reader_warnings(conversion)),
     )
     return Product(outcome, conversion.data, is_copy=False)
 
 
 def _appended_to(image: ElfImage) -> tuple[str, ...]:
-    """Return a warning where something was appended to an up-to-date file, which makes it one that nobody rewrites."""
+    """Return a warning where data was appended to an up-to-date file: such a file is never rewritten."""
     try:
         emit.check_placeable(image)
     except EmbedError as error:
@@ -201,14 +201,14 @@ def _appended_to(image: ElfImage) -> tuple[str, ...]:
     return ()
 
 
-def _stamp_for(known: Outcome, coverage: "Coverage | None") -> Stamp:
+def _stamp_for(outcome: Outcome, coverage: "Coverage | None") -> Stamp:
     """Return the stamp for a file that is to be written.
 
     Names are as the file has them, since not every machine has a demangler. An account that only a report or a
-    condition asked for changes nothing: the file's bytes do not depend on them.
+    condition asked for does not count: the file's bytes do not depend on these.
     """
     plain = coverage
     if coverage is not None:
-        plain = coverage._replace(missing=tuple([each._replace(function=each.symbol) for each in coverage.missing]))
-    counts = known.described_count, known.left_out_count, known.in_part_count
-    return Stamp(known.section_size, *counts, warnings_of(plain))
+        plain = coverage._replace(missing=tuple([m._replace(function=m.symbol) for m in coverage.missing]))
+    counts = outcome.described_count, outcome.left_out_count, outcome.in_part_count
+    return Stamp(outcome.section_size, *counts, warnings_of(plain))

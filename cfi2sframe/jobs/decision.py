@@ -24,7 +24,7 @@ from cfi2sframe.why import Reason, Why
 
 
 class Decision(NamedTuple):
-    """Write the new section, or keep the file as it is, and why, for a message.
+    """The choice to write the new section or to keep the file as it is, and why, for a message.
 
     `is_loss`: rows are lost, and a warning says so.
     """
@@ -82,7 +82,7 @@ def decide(conversion: Conversion, existing: Existing, request: Request) -> Deci
         return Decision(f"{reason} (made with --debug-file or --from code?)", is_loss=True)
     if is_fit and _is_right(conversion, existing, request.reader):
         return Decision("another producer's .sframe section is correct and complete", is_written=False)
-    # Nobody loses the rows of a section that no segment leads to.
+    # No reader loses the rows of a section that no segment leads to.
     has_readers = existing.is_loaded or image.is_relocatable
     lost = first_lost_row(old, new, image.may_execute, _stack_ends(conversion)) if has_readers else None
     replacing = f"replaces a section of version {old.version} with {counted(len(old.starts), 'function')}"
@@ -115,7 +115,7 @@ def _is_right(conversion: Conversion, existing: Existing, reader: str | None) ->
 
 
 def _stack_ends(conversion: Conversion) -> list[Span]:
-    """Return the functions at which a stack ends: GNU as up to 2.45 gives them a caller."""
+    """Return the functions at which stacks end: GNU as up to 2.45 gives them a caller."""
     ends = [entry for entry, why in conversion.skips if why.reason is Reason.RA_UNDEFINED]
     return united((entry.start_vaddr, entry.start_vaddr + entry.size) for entry in ends)
 
@@ -125,12 +125,12 @@ def _loses_by_request(conversion: Conversion, existing: Existing, request: Reque
     options = request.options
     if request.reader is None and options.version == SFRAME_VERSION_3 and options.errata is None:
         return False
-    unsaid = united(piece[:2] for piece in conversion.pieces if isinstance(piece.said, Why))
+    refused = united(piece[:2] for piece in conversion.pieces if isinstance(piece.said, Why))
 
-    def may_be_said(vaddr: int) -> bool:
-        return conversion.image.may_execute(vaddr) and not touches(unsaid, Span(vaddr, vaddr + 1))
+    def may_have_rows(vaddr: int) -> bool:
+        return conversion.image.may_execute(vaddr) and not touches(refused, Span(vaddr, vaddr + 1))
 
-    return first_lost_row(existing.or_raise(), conversion.section, may_be_said, _stack_ends(conversion)) is None
+    return first_lost_row(existing.or_raise(), conversion.section, may_have_rows, _stack_ends(conversion)) is None
 
 
 def _is_own(image: ElfImage) -> bool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a job: open a file, have its new bytes made, and write them, in place or to an output.
 
-What is asked of the file only `Job.make` knows.
+Only `Job.make` knows the request.
 """
 
 import errno
@@ -52,13 +52,13 @@ _SKIP_KINDS: Final = {
 
 
 class Job(NamedTuple):
-    """The way of a file: what is read, what makes the new bytes, and where they are written.
+    """A file to read, the function that makes the new bytes, and the place where they are written.
 
-    `make` gets the image, the source, and whom to tell what is known if it fails. `source` is rewritten in place or,
-    with an `output`, read: a path, or `-` for standard output. In place, the first of its targets is read, and each is
-    a name of the new file afterwards. A job without a source is for each of many files. `debug_file` is where to look
-    for the separate debug file; None: none is read. `takes_objects`: relocatable objects in directories are not
-    skipped. `keeps_rights`: refuse a file whose owner, set-ID bits or attributes cannot be kept.
+    `make` gets the image, the source, and the function that takes the outcome if it fails. `source` is rewritten in
+    place or, with an `output`, read: a path, or `-` for standard output. In place, the first of its targets is read,
+    and each is a name of the new file afterwards. A job without a source is for each of many files. `debug_file` is
+    where to look for the separate debug file; None: none is read. `takes_objects`: relocatable objects in directories
+    are not skipped. `keeps_rights`: refuse a file whose owner, set-ID bits or attributes cannot be kept.
     """
 
     make: Callable[[ElfImage, Source, Note], Product]
@@ -74,15 +74,15 @@ def run_job(job: Job) -> Outcome:
 
     Raises interrupts, and `BrokenPipeError` when the reader of the output has closed it.
     """
-    known: list[Outcome] = []
+    noted: list[Outcome] = []
     try:
-        return run_attempts(job, known.append, limited)
+        return run_attempts(job, noted.append, limited)
     except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
         # Free the memory for the next file.
         gc.collect()
-        return _failed(job, error, known[-1])
+        return _failed(job, error, noted[-1])
 
 
 def run_attempts(job: Job, note: Note, limits: Callable[[int], AbstractContextManager[object]]) -> Outcome:
@@ -94,8 +94,8 @@ def run_attempts(job: Job, note: Note, limits: Callable[[int], AbstractContextMa
 
 
 def _attempt(job: Job, note: Note, limits: Callable[[int], AbstractContextManager[object]]) -> Outcome:
-    """Open the file of a job, make what is asked for, and write it."""
-    # An attempt before this one has told of other bytes.
+    """Open the file of a job, make its new content, and write it."""
+    # What an earlier attempt has noted is true of other bytes.
     note(Outcome())
     job.source.raise_fault()
     _check_output(job)
@@ -108,14 +108,14 @@ def _attempt(job: Job, note: Note, limits: Callable[[int], AbstractContextManage
         skip = _skip_of(job, image)
         if skip is not None:
             return _named(skip, job.source)
-        with _with_debug_file(image, job.debug_file) as both:
-            product = job.make(both, job.source, note)
+        with _with_debug_file(image, job.debug_file) as joined:
+            product = job.make(joined, job.source, note)
             warnings = _write(job, image, file, product)
             return _named(product.outcome._replace(warnings=(*product.outcome.warnings, *warnings)), job.source)
 
 
 def _check_output(job: Job) -> None:
-    """Raise `RequestError` where the output is a file that the job reads, also through symbolic links.
+    """Raise `RequestError` where the output is a file that the job reads, also by way of symbolic links.
 
     A hard link is another file.
     """
@@ -192,7 +192,7 @@ def _is_at(output: str, file: InputFile | None) -> bool:
 
 
 def _check_writable(targets: Iterable[str]) -> None:
-    """Raise `OSError` unless each directory of a file that would be rewritten takes a new one, which replaces it."""
+    """Raise `OSError` unless the new file can be made in each directory of the file, and replace it."""
     for target in targets:
         folder = os.path.dirname(target)
         if not os.access(folder, os.W_OK | os.X_OK):
@@ -204,20 +204,20 @@ def _check_writable(targets: Iterable[str]) -> None:
             raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
 
-def _failed(job: Job, error: Exception, known: Outcome) -> Outcome:
+def _failed(job: Job, error: Exception, noted: Outcome) -> Outcome:
     """Return the outcome of a job that raised an error: the file has failed, or nobody named it and it is skipped."""
     kind, reason = kind_of(error), reason_of(error)
     skip_kind = next((skip_kind for unfit, skip_kind in _SKIP_KINDS.items() if isinstance(error, unfit)), None)
     if skip_kind is not None and (job.source.is_found if skip_kind is SkipKind.SECTION else job.source.may_be_unfit):
-        return _named(known._replace(status="skipped", reason=reason, skip_kind=skip_kind), job.source)
+        return _named(noted._replace(status="skipped", reason=reason, skip_kind=skip_kind), job.source)
     if kind is ErrorKind.CHANGED:
         # The counts belong to a file that is gone.
-        known = Outcome()
+        noted = Outcome()
     if isinstance(error, IsADirectoryError):
         reason += " (--in-place and --check process the ELF files in it)"
     if isinstance(error, OutputError):
-        return known._replace(name=error.where, kind=kind, reason=error.reason)
-    return _named(known._replace(kind=kind, reason=reason), job.source)
+        return noted._replace(name=error.where, kind=kind, reason=error.reason)
+    return _named(noted._replace(kind=kind, reason=reason), job.source)
 
 
 def _named(outcome: Outcome, source: Source) -> Outcome:

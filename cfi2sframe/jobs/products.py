@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two jobs, to convert a file and to remove its section, and what each makes of an image.
+"""The two jobs, to convert a file and to remove its section, and the product of each.
 
 This module loads no stage of a conversion: most files of a run have none, and a second run finds all up to date.
 """
@@ -91,8 +91,8 @@ def convert_file(
     check_options(options)
     if in_place == (output is not None):
         raise RequestError("convert_file takes either an output or in_place=True")
-    found = None if debug_file is None else checked_path(debug_file)
-    job = conversion_job(Request(options, debug_file=found, replaces=replace))
+    debug_path = None if debug_file is None else checked_path(debug_file)
+    job = conversion_job(Request(options, debug_file=debug_path, replaces=replace))
     job = job._replace(source=named_source(name), output=None if output is None else _named(output))
     with with_file_name(name):
         # Limits belong to the caller.
@@ -100,6 +100,6 @@ def convert_file(
 
 
 def _named(path: str | os.PathLike[str]) -> str:
-    """Return a path as jobs have it, where `-` is no file."""
+    """Return a path as jobs take it, for which `-` is a standard stream."""
     text = checked_path(path)
     return os.path.join(os.curdir, text) if text == STANDARD_INPUT else text

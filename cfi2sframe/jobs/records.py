@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of a request to convert, of the new bytes of a file, and of what became of it."""
+"""Records of a request to convert, of the new bytes of a file, and of the outcome."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -104,5 +104,5 @@ class Product(NamedTuple):
     is_copy: bool = True
 
 
-#: Told what is known of a file before the work on it is done: the outcome, if that fails.
+#: Takes, before the work on a file is done, the outcome that counts if it fails.
 Note = Callable[[Outcome], None]

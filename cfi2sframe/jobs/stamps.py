@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read stamps: they show that a file is up to date, and with which counts and warnings, without a look at CFI or code.
+"""Read stamps: they show that a file is up to date, with its counts and warnings, without a look at CFI or code.
 
 Anybody can forge one. So it only keeps a file as it is, and satisfies no condition.
 """
@@ -12,7 +12,7 @@ from cfi2sframe.jobs.records import Outcome, Request
 from cfi2sframe.placing.stamp import stamp_of
 from cfi2sframe.placing.undo import digest_of
 
-#: To be raised with every change of rows, counts or warnings: stamps of other revisions do not count.
+#: Raise it with every change of rows, counts or warnings: stamps of other revisions do not count.
 REVISION: Final = 3
 
 
