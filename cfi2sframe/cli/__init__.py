@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line.
 
-In: what a user typed, and standard input. Out: files, standard output, messages in the GNU style on standard error, and
-an exit status. Each verb is a module with two functions: `configure` adds its options to a parser, and `run` does what
-they ask for, with the packages below, which know no options.
+In: arguments, and standard input. Out: files, standard output, messages in the GNU style on standard error, and an exit
+status. Each verb is a module with two functions: `configure` adds its options to a parser, and `run` carries them out,
+with the packages below, which know no options.
 
 - `verbs` runs a verb, `parsers` lists them, `options` has what they share; `messages` and `progress` print.
 - `outcomes` prints the results of convert and remove; `results` is for the verbs that only read.
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-#: Values of `messages.PROGRAM` and `messages.EXIT_UNUSABLE`, of `signal.SIGINT` and `signal.SIGPIPE`. This module loads
-#: little, since nothing can be caught before it.
+#: Values of `messages.PROGRAM` and `messages.EXIT_UNUSABLE`, of `signal.SIGINT` and `signal.SIGPIPE`. This module
+#: imports little, since nothing catches what an import raises before it.
 _PROGRAM = "cfi2sframe"
 _UNUSABLE = 3
 _SIGINT = 2
 _SIGPIPE = 13
-#: Bytes of address space that the modules of a verb take at most.
+#: The most bytes of address space that the modules of a verb take.
 _MODULES_SIZE = 10 << 20
 
 
@@ -42,9 +42,9 @@ def run_process(program: "Callable[[], int]") -> "NoReturn":
         keep_interrupts()
         import gc
 
-        # A run makes millions of small tuples and no cycles: the collector would only cost time, in imports, too.
+        # A run makes millions of small tuples and no cycles: the collector would only cost time, also in imports.
         gc.disable()
-        # Without room for modules, they would fail in many ways.
+        # Fail here, not in many ways, where modules have no room.
         bytes(_MODULES_SIZE)
         open_missing_streams()
         status = program()
@@ -92,12 +92,12 @@ def main(arguments: list[str] | None = None) -> int:
 def open_missing_streams() -> None:
     """Replace standard streams that the caller has closed, before a file gets one of their descriptors.
 
-    What is written to a closed standard output fails, since nobody gets it. Messages get lost: the status tells enough.
+    Writing to a closed standard output fails, since nobody gets it. Messages get lost: the status tells enough.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             descriptor = os.open("/dev/null", os.O_WRONLY if name == "stderr" else os.O_RDONLY)
             stream = open(descriptor, mode, encoding="utf-8")  # noqa: SIM115 - open as long as the process
             setattr(sys, name, stream)
-            # Keeps it where a verb replaces it: Python 3.13 tells of a stream that it frees and cannot flush.
+            # Keeps it alive where a verb replaces it: Python 3.13 reports a stream that it frees and cannot flush.
             setattr(sys, f"__{name}__", stream)

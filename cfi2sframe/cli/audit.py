@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `audit`: where the CFI of a file says something else than its instructions."""
+"""The verb `audit`: list where the CFI of a file contradicts its instructions."""
 
 import argparse
 from functools import partial
@@ -50,8 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     results = collect(arguments, sources, question)
     audits = answers_in(results)
-    has_findings = any(each.findings for each in audits)
-    # What contradicts is an error, and printed with --quiet, too.
+    has_findings = any(audited.findings for audited in audits)
+    # A contradiction is an error, and printed with --quiet, too.
     printing = printing._replace(is_unasked=printing.is_unasked and not has_findings)
     report = partial(audit_report, audits, with_undecided=arguments.verbose)
     status = publish(results, report, printing, "none of these files has CFI")

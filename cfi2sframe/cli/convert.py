@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def request_of(arguments: argparse.Namespace) -> Request:
-    """Return what is asked of each file. Raises `RequestError` when arguments contradict one another, and `OSError`."""
+    """Return the request of the arguments. Raises `RequestError` when they contradict one another, and `OSError`."""
     options, debug_file, output = conversion_options(arguments), debug_file_of(arguments), arguments.output
     check_outputs(arguments)
     is_raw = output is not None and (output == "-" or output.endswith(".sframe"))
@@ -94,7 +94,7 @@ def request_of(arguments: argparse.Namespace) -> Request:
     )
 
 
-# What remove shares
+# Shared with remove
 
 
 def add_write_options(parser: argparse.ArgumentParser, text: str) -> None:

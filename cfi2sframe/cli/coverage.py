@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `coverage`: how much of each file SFrame can describe, and what is missing."""
+"""The verb `coverage`: report how much of each file SFrame can describe, and what is missing."""
 
 import argparse
 from functools import partial
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     def question(image: ElfImage) -> Coverage:
         coverage = account(convert_for(image, options, arguments.reader))
-        # The full lists of thousands of files would not fit into memory.
+        # Full lists for thousands of files would not fit into memory.
         return coverage if top is None else coverage._replace(missing=coverage.largest(top))
 
     results = collect(arguments, sources, question)
@@ -85,9 +85,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _fail_under(arguments: argparse.Namespace, accounts: list[Coverage]) -> int:
     """Report the accounts that do not meet `--fail-under`; return the exit status."""
     limit = arguments.fail_under or 0
-    under = [each for each in accounts if each.code_percent < limit]
-    for each in under:
-        say("error", f"{each.described_share} of the code is described, less than {limit:g} %", each.file)
+    under = [coverage for coverage in accounts if coverage.code_percent < limit]
+    for coverage in under:
+        say("error", f"{coverage.described_share} of the code is described, less than {limit:g} %", coverage.file)
     return EXIT_INCOMPLETE if under else EXIT_SUCCESS
 
 
@@ -104,15 +104,15 @@ def _compare(arguments: argparse.Namespace) -> int:
         return Covered(coverage, frozenset(symbol.name for symbol in image.functions().values()))
 
     old, new = (collect(arguments, sources, question) for sources in groups)
-    before, after = ({each.coverage.file: each for each in answers_in(some)} for some in (old, new))
+    before, after = ({covered.coverage.file: covered for covered in answers_in(build)} for build in (old, new))
     if len(groups[0]) == len(groups[1]) == 1 and len(before) == 1:
         # Two single files are one, whatever their names.
         before = dict(zip([groups[1][0].name], before.values(), strict=True))
-    changes = changes_of(before, after, {each.source.name: each.reason for each in new if each.is_skipped})
+    changes = changes_of(before, after, {result.source.name: result.reason for result in new if result.is_skipped})
     report = partial(coverage_comparison, changes, top=None if printing.format in ("json", "csv") else arguments.top)
     status = publish([*old, *new], report, printing, "none of these files has CFI")
     lost = sum(len(change.lost) for change in changes)
     if arguments.fail_on_new and lost:
         say("error", f"{counted(lost, 'place')} newly without rows, wholly or in part", arguments.compare[1])
         status = worst((status, EXIT_INCOMPLETE))
-    return worst((status, _fail_under(arguments, [each.coverage for each in after.values()])))
+    return worst((status, _fail_under(arguments, [covered.coverage for covered in after.values()])))

@@ -66,20 +66,20 @@ def run(arguments: argparse.Namespace) -> int:
     with printing.open() as out:
         # Sections are written one by one: together they may not fit into memory.
         out.write(f'{{"schema": {SCHEMA_VERSION}, "files": [' if is_json else "")
-        for found in each_result(sources, question, process_count(arguments.jobs)):
-            result, dump = found, found.answer
+        for result in each_result(sources, question, process_count(arguments.jobs)):
+            dump, outcome = result.answer, result
             if dump is not None:
                 before = f"\nFile: {printable(result.source.name)}\n" if is_list and not is_json else ""
                 out.write(f"{',' if is_json and count else before}{dump.text}")
                 count += 1
                 if dump.error is not None:
                     # The rest of the section is a failure.
-                    result = found._replace(reason=dump.error.detail, kind=dump.error.kind)
-            statuses.append(result.exit_status)
-            if result.has_failed:
+                    outcome = result._replace(reason=dump.error.detail, kind=dump.error.kind)
+            statuses.append(outcome.exit_status)
+            if outcome.has_failed:
                 out.flush()
-                say("error", result.reason, result.source.name)
-                failures.append(result.failure)
+                say("error", outcome.reason, outcome.source.name)
+                failures.append(outcome.failure)
         out.write(f'\n], "failures": {json.dumps(failures)}}}\n' if is_json else "")
         if not count and worst(statuses) == EXIT_SUCCESS:
             say("error", "none of these files has an .sframe section")
@@ -97,10 +97,10 @@ class _Dump(NamedTuple):
 def _dump_of(
     data: FileData, name: str, *, section_vaddr: int | None, wanted: Sequence[str], is_json: bool, disassembles: bool
 ) -> _Dump:
-    """Return the section of a file, or the raw bytes of one at an address, as text; only of `wanted` functions, if any.
+    """Return the section of a file, or the raw bytes of one at an address, as text; only `wanted` functions, if any.
 
     Raises `UnfitError` when there is no section, and `InputError` when nothing of it can be read, or it has none of the
-    functions that are asked for.
+    `wanted` functions.
     """
     image = None if is_section(data) else ElfImage(data, name)
     error: InputError | None
@@ -130,7 +130,7 @@ def _shown_in(image: ElfImage | None, wanted: Sequence[str]) -> Shown:
     """
     functions = [] if image is None else functions_of(image)
     names = readable_names(name for _, _, name in functions)
-    spans = [(vaddr, size) for vaddr, size, each in functions if {each, names.get(each)}.intersection(wanted)]
+    spans = [(vaddr, size) for vaddr, size, own in functions if {own, names.get(own)}.intersection(wanted)]
     addresses = [address(text) for text in wanted if text[:1].isdigit()]
 
     def shown_offset(vaddr: int) -> int:
@@ -138,7 +138,7 @@ def _shown_in(image: ElfImage | None, wanted: Sequence[str]) -> Shown:
 
     def wants(vaddr: int, size: int) -> bool:
         is_named = any(start < vaddr + size and vaddr < start + max(length, 1) for start, length in spans)
-        return not wanted or is_named or any(0 <= each - shown_offset(vaddr) < size for each in addresses)
+        return not wanted or is_named or any(0 <= number - shown_offset(vaddr) < size for number in addresses)
 
     if image is None:
         return Shown(wants=wants)
@@ -149,7 +149,7 @@ def _shown_in(image: ElfImage | None, wanted: Sequence[str]) -> Shown:
         first = [names.get(linkage_name, linkage_name) + (f"+0x{distance:x}" if distance else "")] * bool(linkage_name)
         # -O2 joins functions.
         inner = functions[bisect_right(functions, (vaddr + 1,)) : bisect_left(functions, (vaddr + size,))]
-        return ", ".join([*first, *(names.get(each, each) for _, _, each in inner)])
+        return ", ".join([*first, *(names.get(own, own) for _, _, own in inner)])
 
     return Shown(shown_offset, image.place_text, name, wants)
 

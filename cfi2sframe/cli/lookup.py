@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError("standard input cannot have both FILE and addresses")
     source = named_source(arguments.file)
     printing, debug_file = printing_of(arguments, [source]), debug_file_of(arguments)
-    statuses, found, failures = [EXIT_SUCCESS], [], []
+    statuses, answers, failures = [EXIT_SUCCESS], [], []
     with with_file_name(source.name), open_source(source) as data, printing.open() as out:
         file = ElfImage(data, source.name)
         with limited(stored_size(data)), with_debug_file(file, debug_file) as image:
@@ -75,13 +75,13 @@ def run(arguments: argparse.Namespace) -> int:
                 for answer in (lookup.at(word, vaddr) for vaddr in vaddrs):
                     statuses.append(EXIT_DIFFERENCE if answer["agrees"] is False else EXIT_SUCCESS)
                     if printing.format == "json":
-                        found.append(answer)
+                        answers.append(answer)
                         continue
                     out.write(_text(answer))
-                    # A program may be waiting for it.
+                    # A program may be waiting for the answer.
                     out.flush()
         if printing.format == "json":
-            files = [{"file": source.name, "addresses": found}]
+            files = [{"file": source.name, "addresses": answers}]
             out.write(json.dumps({"schema": SCHEMA_VERSION, "files": files, "failures": failures}, indent=1) + "\n")
     return worst(statuses)
 
@@ -99,7 +99,7 @@ class _Addresses:
         existing = existing_section(image)
         section = None if existing.presence in (Presence.ABSENT, Presence.EMPTY) else existing.or_raise()
         entries = None
-        # Without CFI, it was stripped.
+        # A file without CFI was stripped.
         with suppress(UnfitError):
             entries = read_cfi(image, kind).entries
         self._lookup = Lookup(image, entries, section)
@@ -117,7 +117,7 @@ class _Addresses:
                 self._named.setdefault(code.name, {})[code.vaddr] = None
 
     def named(self, word: str) -> list[int]:
-        """Return the addresses that a word stands for; none where it has no meaning."""
+        """Return the addresses that a word stands for, which may be none."""
         name, _, offset = word.rpartition("+")
         for base, distance in ((word, "0"), (name, offset)):
             if base in self._named and _NUMBER.fullmatch(distance):
@@ -126,7 +126,7 @@ class _Addresses:
         return [start + int(word, 16) for start in origin] if _ADDRESS.fullmatch(word) else []
 
     def at(self, word: str, vaddr: int) -> dict[str, Any]:
-        """Return what is known of an address, as data."""
+        """Return the answer for an address, as data."""
         answer = self._lookup.at(vaddr)
         symbol, distance = self._module.symbol_at(vaddr) or ("", None)
         return {

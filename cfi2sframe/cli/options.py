@@ -74,7 +74,7 @@ def compared_sources(arguments: argparse.Namespace) -> list[list[Source]]:
 
 
 def is_one_file(sources: Sequence[Source]) -> bool:
-    """Return whether the user has named a single file, and no directory, list or archive; then messages are longer."""
+    """Return whether the user has named a single file, and no directory, list or archive: messages are longer then."""
     return len(sources) == 1 and not (sources[0].may_be_unfit or sources[0].is_archive)
 
 

@@ -2,7 +2,7 @@
 """Print the outcomes of convert and remove, for people and for programs.
 
 For one file: warnings, the failure and, with -v, what was done. For several: the same with -v, otherwise a few lines
-about what went wrong; then a line of sums.
+about problems; then a line of sums.
 """
 
 import re
@@ -21,14 +21,14 @@ _MAX_LINES: Final = 8
 
 
 def exit_status(outcome: Outcome) -> int:
-    """Return the exit status for a file alone."""
+    """Return the exit status for a single file."""
     if outcome.kind is not None:
         return exit_status_of(outcome.kind)
     return EXIT_DIFFERENCE if outcome.status in ("would convert", "would remove") else EXIT_SUCCESS
 
 
 def say_outcome(outcome: Outcome, *, is_single: bool, is_verbose: bool, only_checks: bool) -> None:
-    """Print the outcome of a file: of a single one with -v all warnings, otherwise the first."""
+    """Print the outcome of a file: all warnings of a single one with -v, otherwise the first."""
     brief = [_brief(outcome, "-v" if is_single else "--report")] if outcome.warnings else []
     for warning in outcome.warnings if is_single and is_verbose else brief:
         say("warning", warning, outcome.name)
@@ -45,7 +45,7 @@ def say_outcome(outcome: Outcome, *, is_single: bool, is_verbose: bool, only_che
 
 
 def say_verdict(outcome: Outcome) -> None:
-    """Print what `--check` found, on standard output."""
+    """Print the verdict of `--check` on standard output."""
     verdict = {"unchanged": "up to date", "skipped": "skip"}.get(outcome.status, outcome.status)
     if outcome.status == "unchanged" and not outcome.section_size and outcome.warnings:
         verdict = "nothing to write"
@@ -63,26 +63,26 @@ def _brief(outcome: Outcome, option: str) -> str:
 
 
 def say_in_few_lines(outcomes: Sequence[Outcome]) -> None:
-    """Print what is wrong with files: a line for each or, if there are many, for each kind of problem."""
+    """Print the problems of files: a line for each file or, if there are many, for each kind of problem."""
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
     warned = [(outcome.name, _brief(outcome, "-v"), outcome.warnings) for outcome in outcomes if outcome.warnings]
     failures = [(outcome.name, outcome.reason, (outcome.reason,)) for outcome in failed]
-    for kind, found in (("warning", warned), ("error", failures)):
-        for name, text in few_lines(found):
+    for kind, problems in (("warning", warned), ("error", failures)):
+        for name, text in few_lines(problems):
             say(kind, text, name)
 
 
-def few_lines(found: Sequence[tuple[str, str, Sequence[str]]]) -> Iterator[tuple[str, str]]:
+def few_lines(problems: Sequence[tuple[str, str, Sequence[str]]]) -> Iterator[tuple[str, str]]:
     """Yield at most eight lines about files, each with the name of the file that it is about.
 
-    `found` has for each file its name, a short sentence, and all sentences. A few files get their short sentence. Of
+    `problems` has for each file its name, a short sentence, and all sentences. A few files get their short sentence. Of
     more, sentences that differ only in names and numbers are one line, with an example.
     """
-    if len(found) <= _MAX_LINES:
-        yield from ((name, text) for name, text, _ in found)
+    if len(problems) <= _MAX_LINES:
+        yield from ((name, text) for name, text, _ in problems)
         return
     groups: dict[str, dict[str, str]] = {}
-    for name, _, texts in found:
+    for name, _, texts in problems:
         for text in texts:
             # Sentences of one kind differ in numbers and quoted names.
             plain = re.sub(r"'[^']*'|0x[0-9a-f]+|\d[\d,.]*", "#", text)

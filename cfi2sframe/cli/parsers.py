@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: The verb that may be left out.
 DEFAULT_VERB: Final = "convert"
-#: The verbs, each with what `--help` says of it. The module of this name beside this one has `configure` and `run`.
+#: The verbs, each with its line of `--help`. The module of this name beside this one has `configure` and `run`.
 VERBS: Final = {
     "convert": "write an .sframe section made from the file's CFI: its raw bytes, or a copy of the file with it",
     "remove": "remove the .sframe section from files",
@@ -78,7 +78,7 @@ class _HelpFormatter(argparse.HelpFormatter):
 
 
 def _columns() -> int:
-    """Return the width of the terminal. What argparse would call has an import that each run would pay for."""
+    """Return the width of the terminal, without the import that argparse would pay for in each run."""
     named = os.environ.get("COLUMNS", "")
     if named.isdecimal() and int(named):
         return int(named)
@@ -107,15 +107,16 @@ class _Parser(argparse.ArgumentParser):
             return "; did you mean --check?"
         if word == "--json" and "--format" in self._option_string_actions:
             return "; did you mean --format json?"
-        others = [verb for verb, each in parsers_of(make_parser()).items() if word in each._option_string_actions]  # noqa: SLF001
+        parsers = parsers_of(make_parser())
+        others = [verb for verb, parser in parsers.items() if word in parser._option_string_actions]  # noqa: SLF001
         if others:
             return f"; it is an option of {', '.join(others)}"
         from difflib import get_close_matches
 
-        known = [option for option in self._option_string_actions if option.startswith("--")]
-        near = [option for option in known if option.startswith(word)] if len(word) > 2 else []
+        options = [option for option in self._option_string_actions if option.startswith("--")]
+        near = [option for option in options if option.startswith(word)] if len(word) > 2 else []
         # `--version` belongs to the program, not to a verb.
-        near = near or get_close_matches(word, ("--version",), 1, 0.8) or get_close_matches(word, known, 1)
+        near = near or get_close_matches(word, ("--version",), 1, 0.8) or get_close_matches(word, options, 1)
         return f"; did you mean {' or '.join(near)}?" if near else f"; see {self.prog} --help"
 
     def _print_message(self, message: str, file: "SupportsWrite[str] | None" = None) -> None:

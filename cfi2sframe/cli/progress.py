@@ -86,9 +86,9 @@ class Files:
             os.write(_STANDARD_ERROR, _ERASE.encode())
 
     def line(self) -> str:
-        """Return the text of the line: what changes comes first, and the file that has been worked on longest last.
+        """Return the text of the line: numbers first, and the file that has been worked on longest last.
 
-        Files are counted by their bytes, since the largest come first.
+        The share is one of bytes, not files, since the largest files come first.
         """
         seconds = time.monotonic() - self._start
         name = os.path.basename(next(iter(self._left), ""))
@@ -137,7 +137,7 @@ def watched(
 
 
 def _bar(size: int) -> Any:  # noqa: ANN401 - tqdm has no types
-    """Return a bar that is drawn when its text is set; None without a terminal or tqdm."""
+    """Return a bar that is drawn when its text is set; None without a terminal or without tqdm."""
     if not (_is_wanted() and _has_terminal()):
         return None
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `remove`: take the SFrame section out of one file, to an output, or of files in place."""
+"""The verb `remove`: remove the SFrame section from a copy of one file, or from files in place."""
 
 import argparse
 

@@ -93,7 +93,7 @@ def add_output(parser: argparse.ArgumentParser, formats: Sequence[str]) -> argpa
 
 
 def printing_of(arguments: argparse.Namespace, sources: Iterable[Source]) -> Printing:
-    """Return where to print what is found in the sources.
+    """Return the output and the format for what is read from the sources.
 
     Raises `RequestError` for a format that cannot be written, for a suffix of one that the verb does not write, and for
     an output that is one of the sources.
@@ -111,11 +111,11 @@ def printing_of(arguments: argparse.Namespace, sources: Iterable[Source]) -> Pri
 def _format_by_suffix(arguments: argparse.Namespace) -> str:
     formats = arguments.formats
     suffix = os.path.splitext(arguments.output)[1].lower()
-    # Other letters are a format that no verb writes; digits belong to a version or a date.
+    # Other letters name a format that no verb writes; digits belong to a version or a date.
     named: str = _BY_SUFFIX.get(suffix, suffix[1:] if suffix[1:].isalpha() else formats[0])
     if named not in formats:
-        known = f"{', '.join(formats[:-1])} and {formats[-1]}"
-        raise RequestError(f"-o {arguments.output}: the formats are {known}, not {named}")
+        listed = f"{', '.join(formats[:-1])} and {formats[-1]}"
+        raise RequestError(f"-o {arguments.output}: the formats are {listed}, not {named}")
     return named
 
 
@@ -134,7 +134,7 @@ def count_or_all(text: str) -> int | None:
 class Result(NamedTuple, Generic[Answer]):
     """The answer about a file, with the size that was read, or the reason why there is none.
 
-    `kind` is the reason for programs. `file_count`: the number of an archive's members that share it, unnamed.
+    `kind` is the reason for programs. `file_count` is the number of an archive's members that share it, unnamed.
     """
 
     source: Source
@@ -145,7 +145,7 @@ class Result(NamedTuple, Generic[Answer]):
 
     @property
     def is_skipped(self) -> bool:
-        """True if a file without what was asked for is no failure, since it was found or listed, not named."""
+        """True if the file lacks what was asked for, which is no failure, since it was found or listed, not named."""
         return self.kind in (ErrorKind.UNFIT, ErrorKind.NOT_ELF) and self.source.may_be_unfit
 
     @property
@@ -167,8 +167,8 @@ class Result(NamedTuple, Generic[Answer]):
 def read_source(source: Source, question: Question[Answer]) -> list[Result[Answer]]:
     """Ask a question of a file's bytes and name, or of those of each ELF file in an archive.
 
-    Raises only interrupts: a failure is a result. An archive is one input, whatever is in it: what exceeds its limits
-    ends the work on it. What a thin archive names is an input of its own.
+    Raises only interrupts: a failure is a result. An archive is one input, whatever is in it: a member that exceeds
+    its limits ends the work on it. A file that a thin archive names is an input of its own.
     """
     results: list[Result[Answer]] = []
     try:
@@ -204,7 +204,7 @@ def _read_members(
     question: Question[Answer],
     results: list[Result[Answer]],
 ) -> None:
-    """Add the results of the ELF files among the members that are in `data`. Raises what ends the work on all."""
+    """Add the results of the ELF files among the members in `data`. Raises what ends the work on the whole archive."""
     left = collected = stored_size(data)
     for member in members:
         content = member.content(data)
@@ -220,21 +220,21 @@ def _read_members(
             if isinstance(error, CostError) or is_out_of_memory(error):
                 raise
             results.append(_failed(source, error))
-        # Errors keep what they came from.
+        # Errors form cycles with the frames that they keep alive.
         if collected - left >= _COLLECT_SIZE:
             gc.collect()
             collected = left
 
 
 def _failed(source: Source, error: Exception, member_count: int = 0) -> Result[Any]:
-    """Return the result for a file that cannot be used, or for an archive after so many of its members."""
+    """Return the result for a file that cannot be used, or for an archive after `member_count` of its members."""
     kind = kind_of(error)
     after = f" (after {counted(member_count, 'member')})" if member_count else ""
     return Result(source, reason=f"{reason_of(error)}{after}", kind=kind)
 
 
 def _shortened(source: Source, results: list[Result[Answer]]) -> list[Result[Answer]]:
-    """Return results with no more than a few failures of the members of an archive."""
+    """Return results with at most a few failures of the members of an archive."""
     kept: list[Result[Answer]] = []
     failed: list[Result[Answer]] = []
     for result in results:
@@ -250,7 +250,7 @@ def _shortened(source: Source, results: list[Result[Answer]]) -> list[Result[Ans
 
 
 def each_result(sources: Sequence[Source], question: Question[Answer], count: int) -> Iterator[Result[Answer]]:
-    """Yield what becomes of each file, in their order, but first of those that are known to be unreadable.
+    """Yield the results for files: first those with a fault, then all others, in their order.
 
     `count` processes ask, an archive as one file. The caller may print after each.
     """

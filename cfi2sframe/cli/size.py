@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `size`: what SFrame costs, for files and trees."""
+"""The verb `size`: measure what SFrame costs, for files and trees."""
 
 import argparse
 from functools import partial
@@ -28,7 +28,7 @@ from cfi2sframe.report.tables import FORMATS
 _TEXT_LINE_COUNT: Final = 25
 #: The value of `--top` if it is not given: the format decides.
 _BY_FORMAT: Final = -1
-#: What files can be sorted by: fields in descending order, or the name.
+#: Orders of files: by a field, descending, or by name.
 ORDERS: Final = {"sframe": "sframe_size", "ratio": "ratio", "name": None}
 
 
@@ -70,17 +70,17 @@ def run(arguments: argparse.Namespace) -> int:
         return measure(conversion, padding_size(conversion))
 
     collected = [collect(arguments, sources, question) for sources in groups]
-    results, sizes = list(chain.from_iterable(collected)), [answers_in(each) for each in collected]
+    results, sizes = list(chain.from_iterable(collected)), [answers_in(side) for side in collected]
     if compared:
         report = partial(comparison_report, *sizes, top=top)
-        before, after = (sum(each.sframe_size for each in side) for side in sizes)
+        before, after = (sum(file.sframe_size for file in side) for side in sizes)
         grown = [(compared[1], 100 * (after - before) / before)] if before and all(sizes) else []
         if not all(sizes):
-            # There is nothing to compare; what has failed decides about the status.
+            # There is nothing to compare; failures decide the status.
             results = [result for result in results if result.answer is None]
     else:
         report = partial(size_report, sizes[0], level=options.level, order=ORDERS[arguments.sort], top=top)
-        grown = [(each.file, each.growth_percent or 0.0) for each in sizes[0]]
+        grown = [(size.file, size.growth_percent or 0.0) for size in sizes[0]]
     status = publish(results, report, printing, "there is nothing to measure")
     limit = arguments.fail_over
     over = [(name, percent) for name, percent in grown if limit is not None and percent > limit]

@@ -69,12 +69,12 @@ def _thread(text: str) -> int | None:
 def _range(text: str) -> tuple[float | None, float | None]:
     low, dots, high = text.partition("..")
     try:
-        found = tuple(float(end) if end else None for end in (low, high if dots else low))
+        ends = tuple(float(end) if end else None for end in (low, high if dots else low))
     except ValueError:
-        found = ()
-    if len(found) != 2 or any(end is not None and not 0 <= end < math.inf for end in found):
+        ends = ()
+    if len(ends) != 2 or any(end is not None and not 0 <= end < math.inf for end in ends):
         raise argparse.ArgumentTypeError(f"not a range A..B: {text!r}")
-    return found
+    return ends
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         if is_given and not is_recorded:
             raise RequestError(f"{option} is only valid with a recording of perf")
-    # Memory of a process that was never touched costs it nothing.
+    # A process pays nothing for memory that it has never touched.
     with with_file_name(name or f"process {pid}"), limited(resident_size(pid) if data is None else stored_size(data)):
         if is_recorded and data is not None:
             wanted = Wanted(pid, arguments.thread, arguments.samples, arguments.time)

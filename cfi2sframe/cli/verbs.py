@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a command line: find its verb, and turn whatever ends it into an exit status."""
+"""Run a command line: find its verb, and turn its end, or any failure, into an exit status."""
 
 import argparse
 import errno

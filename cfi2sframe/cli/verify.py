@@ -126,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
             out.write(json.dumps(_json_of(results), indent=1) + "\n")
     if is_verbose and not is_single:
         say("info", _sums(results))
-    write_report(arguments.report, (json.dumps({"schema": SCHEMA_VERSION, **_data_of(each)}) for each in results))
+    write_report(arguments.report, (json.dumps({"schema": SCHEMA_VERSION, **_data_of(result)}) for result in results))
     if all(result.is_skipped for result in results):
         say("error", "none of these files has an .sframe section (--would-be: what convert would write)")
         return EXIT_UNUSABLE
@@ -145,7 +145,7 @@ def _exit_status(result: "Result[Checked]") -> int:
 
 
 def _data_of(result: "Result[Checked]") -> dict[str, Any]:
-    """Return the object that a report has of a file."""
+    """Return the object that a report has for a file."""
     kind = result.failure["kind"] if result.has_failed else ""
     head = {"file": result.source.name, "status": _status(result), "exit_status": _exit_status(result)}
     return head | {"kind": kind, "reason": result.reason} | ({} if result.answer is None else result.answer._asdict())
@@ -161,7 +161,7 @@ def _print(name: str, checked: "Checked", out: TextIO, *, is_single: bool, is_ve
 
 
 def _json_of(results: "Sequence[Result[Checked]]") -> dict[str, Any]:
-    """Return the document that coverage, size and audit write, too."""
+    """Return the document for `--format json`, in the form that coverage, size and audit write, too."""
     return {
         "schema": SCHEMA_VERSION,
         "files": [_data_of(result) for result in results if result.answer is not None],
@@ -207,7 +207,7 @@ def _is_pipe(path: str) -> bool:
 
 
 def _piped_section(path: str) -> bytes:
-    """Return what a pipe or standard input has. Raises `RequestError` if these are not the raw bytes of a section."""
+    """Return the content of a pipe or standard input. Raises `RequestError` unless it is the raw bytes of a section."""
     data = read_named(path)
     if not is_section(data):
         # It cannot be read again, as a second FILE.
@@ -226,15 +226,15 @@ def _section_in(path: str) -> bytes | None:
 
 def _comparison(checks: "Sequence[Checked]") -> str:
     return (
-        f"{counted(sum(each.function_count for each in checks), 'function')}, "
-        f"{counted(sum(each.point_count for each in checks), 'row')} compared ({_sum_of(checks)}), "
-        f"{sum(each.left_out_count for each in checks):,} correctly omitted, "
-        f"{counted(sum(len(each.differences) for each in checks), 'difference')}"
+        f"{counted(sum(checked.function_count for checked in checks), 'function')}, "
+        f"{counted(sum(checked.point_count for checked in checks), 'row')} compared ({_sum_of(checks)}), "
+        f"{sum(checked.left_out_count for checked in checks):,} correctly omitted, "
+        f"{counted(sum(len(checked.differences) for checked in checks), 'difference')}"
     )
 
 
 def _sum_of(checks: "Sequence[Checked]") -> Judged:
-    return Judged(*map(sum, zip(*[each.judged.values() for each in checks if each.judged], strict=True)))
+    return Judged(*map(sum, zip(*[checked.judged.values() for checked in checks if checked.judged], strict=True)))
 
 
 class Checked(NamedTuple):
@@ -258,13 +258,13 @@ class Checked(NamedTuple):
     @property
     def lines(self) -> tuple[str, ...]:
         """The lines printed after the file's name."""
-        differences = [": ".join(each.values()) for each in self.differences]
+        differences = [": ".join(difference.values()) for difference in self.differences]
         return (*self.readers, *differences, *([self.reason] if self.reason else []))
 
     @property
     def note_lines(self) -> tuple[str, ...]:
         """The lines that -v adds: what the specification allows and some readers reject."""
-        return tuple([": ".join(each.values()) for each in self.notes])
+        return tuple([": ".join(note.values()) for note in self.notes])
 
 
 def _check(data: FileData, name: str, wanted: _Wanted) -> Checked:
@@ -285,7 +285,7 @@ def _check(data: FileData, name: str, wanted: _Wanted) -> Checked:
 
 
 def _verdicts(image: ElfImage, section: DecodedSection, wanted: _Wanted) -> tuple[tuple[str, ...], bool]:
-    """Return what each reader would do with the section, and whether each of them reads it in some release."""
+    """Return the lines about what readers would do with the section, and whether each reads it in some release."""
     lines: list[str] = []
     all_read_it = True
     for reader in wanted.readers:
@@ -296,15 +296,15 @@ def _verdicts(image: ElfImage, section: DecodedSection, wanted: _Wanted) -> tupl
 
 
 def _compared(subject: ElfImage | Conversion, section: DecodedSection, wanted: _Wanted) -> Checked:
-    """Compare the section with the CFI of a file, or with the one that a conversion has read."""
+    """Compare the section with the CFI of a file, or with the CFI that a conversion has read."""
     if isinstance(subject, Conversion):
         image, result = subject.image, api.verify_made(subject, section, wanted.reader)
     else:
         image = subject
         result = api.verify(image, section, source=wanted.options.source, reader=wanted.reader)
     differences, notes = (
-        tuple({"place": image.place_text(vaddr), "kind": kind, "message": text} for kind, vaddr, text in found)
-        for found in (result.differences, result.notes)
+        tuple({"place": image.place_text(vaddr), "kind": kind, "message": text} for kind, vaddr, text in places)
+        for places in (result.differences, result.notes)
     )
     status = "different" if differences else "clean" if result.is_compared else "uncompared"
     counts = (result.function_count, result.point_count, result.judged._asdict(), result.left_out_count)
@@ -321,7 +321,7 @@ def _section(image: ElfImage, wanted: _Wanted) -> DecodedSection:
 
 
 def _lines_of(verdict: Verdict, image: ElfImage) -> Iterator[str]:
-    """Yield what a reader would do with a section, a line for each rule that the section breaks."""
+    """Yield a line for each rule of a reader that the section breaks, or that it reads the section."""
     prefix = f"{verdict.reader} ({verdict.releases})"
     for broken in verdict.broken:
         count = len(broken.vaddrs)

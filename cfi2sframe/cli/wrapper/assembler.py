@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cfi2sframe-as`: assemble, then put the section into the object, in the form that the linker beside merges."""
+"""`cfi2sframe-as`: assemble, then put the section into the object, in the form that the assembler's linker merges."""
 
 import os
 import re
@@ -51,7 +51,7 @@ def section_wanted(words: Sequence[str]) -> tuple[bool, int | None, tuple[str, .
 def _plan(version: int | None, program: str, output: str) -> tuple[str, ...] | None:
     """Return the options for a version or, if none is named, for the linker beside the assembler.
 
-    Returns None for an object that has a section. Raises `RequestError` if the version is not known.
+    Returns None for an object that has a section. Raises `RequestError` where no version is named and no linker known.
     """
     from cfi2sframe.elf.load import load
 
@@ -80,8 +80,8 @@ def options_for_linker(linker: str, version: int | None = None, *, is_s390x: boo
     `version` is that of the section, if it is named: the linker then decides the rest.
     """
     line = linker.partition("\n")[0].rstrip()
-    found = _RELEASE.search(line) if line.startswith("GNU ld ") else None
-    release = (int(found[1]), int(found[2])) if found else (0, 0)
+    match = _RELEASE.search(line) if line.startswith("GNU ld ") else None
+    release = (int(match[1]), int(match[2])) if match else (0, 0)
     if version is None:
         if release >= (2, 46) or re.match(r"mold ([3-9]|\d\d)", line):
             version = 3

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put the section into a file that another program has written. Whatever happens here, that program has succeeded."""
+"""Put the section into a file that another program has written. That program has succeeded, whatever fails here."""
 
 import contextlib
 import io
@@ -33,7 +33,7 @@ FLAGS: Final = "CFI2SFRAME_FLAGS"
 
 
 def identity_of(path: str) -> tuple[int, ...] | None:
-    """Return what changes when a file is written again; None for anything but a regular file."""
+    """Return numbers that change when a file is written again; None for anything but a regular file."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -77,7 +77,7 @@ def insert_section(role: Role, path: str, plan: Callable[[], Sequence[str] | Non
 
 
 def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]) -> int:
-    """Convert, and pass messages on as the variables ask; return the exit status."""
+    """Convert, and pass messages on as variables ask; return the exit status."""
     from cfi2sframe.cli.outcomes import exit_status, say_outcome
     from cfi2sframe.cli.verbs import status_of
     from cfi2sframe.files.source import named_source
@@ -85,15 +85,15 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
     from cfi2sframe.jobs.products import conversion_job
 
     def convert(arguments: "argparse.Namespace", request: "Request") -> int:
-        # Nothing is wrong with a file of another machine.
+        # As a listed file, one of another machine is no failure.
         source = named_source(path)._replace(is_listed=True)
         job = conversion_job(request._replace(wants_account=arguments.verbose))
         outcome = run_job(job._replace(source=source, keeps_rights=arguments.keep_rights))
         say_outcome(outcome, is_single=True, is_verbose=arguments.verbose, only_checks=False)
         return exit_status(outcome)
 
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+    messages = io.StringIO()
+    with contextlib.redirect_stderr(messages), contextlib.redirect_stdout(messages):
         try:
             options = plan()
             if options is None:
@@ -103,8 +103,8 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
             status = status_of(lambda: convert(*asked))
         except (Cfi2SFrameError, OSError) as error:
             status = EXIT_UNUSABLE
-            said.write(message(role, "error", reason_of(error), path))
-    text = said.getvalue()
+            messages.write(message(role, "error", reason_of(error), path))
+    text = messages.getvalue()
     if status != EXIT_SUCCESS and is_set("CFI2SFRAME_STRICT"):
         write_message(text)
     log(text)
@@ -112,7 +112,7 @@ def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]
 
 
 def _asked(path: str, options: Sequence[str]) -> "tuple[argparse.Namespace, Request]":
-    """Return the options for `convert` with the user's flags, and what they ask of a file.
+    """Return the arguments of `convert` with the user's flags, and their request.
 
     Raises `RequestError` where the user's flags ask for more than a section.
     """
@@ -121,17 +121,17 @@ def _asked(path: str, options: Sequence[str]) -> "tuple[argparse.Namespace, Requ
     from cfi2sframe.cli.verbs import parse
 
     flags = os.environ.get(FLAGS, "")
-    said = io.StringIO()
+    messages = io.StringIO()
     try:
         words = [*shlex.split(flags), *options, "--in-place", path]
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stderr(messages), contextlib.redirect_stdout(io.StringIO()):
             arguments = parse(verb_parser("convert"), words)
             request = request_of(arguments)
     except (ValueError, Cfi2SFrameError, OSError) as error:
         raise RequestError(f"{FLAGS}: {error}") from None
     except SystemExit:
         # The parser has printed why; or its help, which was asked for.
-        why = said.getvalue().strip().removeprefix(f"{PROGRAM}: error: ")
+        why = messages.getvalue().strip().removeprefix(f"{PROGRAM}: error: ")
         raise RequestError(f"{FLAGS}: not valid convert options: {why or flags}") from None
     if arguments.inputs != [path] or arguments.files_from or arguments.report or arguments.check:
         raise RequestError(f"{FLAGS}: {flags}: only options that determine the section are possible")
@@ -139,7 +139,7 @@ def _asked(path: str, options: Sequence[str]) -> "tuple[argparse.Namespace, Requ
 
 
 def fault_of_flags() -> str:
-    """Return what is wrong with the user's flags; nothing if they are options of convert, or there are none."""
+    """Return the fault of the user's flags; an empty text if they are options of convert, or there are none."""
     try:
         if os.environ.get(FLAGS):
             _asked("", ())

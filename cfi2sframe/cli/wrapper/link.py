@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the real program, and have the section put into what it wrote."""
+"""Run the real program, and have the section put into its output."""
 
 import os
 import sys
@@ -73,7 +73,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def link(role: Role, program: str, words: Sequence[str], variables: dict[str, str]) -> int:
-    """Link, and convert what is no object; return the exit status. Objects are converted when they are linked.
+    """Link, and convert a linked file; return the exit status. Objects are converted when they are linked.
 
     A section that the linker has merged from some of its inputs is replaced by one that describes all code.
     """
@@ -88,7 +88,7 @@ def link(role: Role, program: str, words: Sequence[str], variables: dict[str, st
             if is_elf_of_type(output, _ET_EXEC, _ET_DYN)
             else status
         )
-    # A driver may have compiled only. Nobody keeps /dev/null.
+    # A driver may only have compiled, and a device, such as /dev/null, keeps nothing.
     is_device = os.path.exists(output) and before is None
     if role.kind == DRIVER or is_device or os.path.exists(output + _WINDOWS_SUFFIX) or not must_write(words):
         return status

@@ -45,7 +45,7 @@ class Role(NamedTuple):
 
 
 def role_of(name: str, words: Sequence[str]) -> Role:
-    """Return what a wrapper stands in for, from its name and its arguments."""
+    """Return the role of a wrapper, from its name and its arguments."""
     base = os.path.basename(name).removeprefix(f"{PROGRAM}-")
     if base == "as" or base.endswith("-as"):
         return Role(ASSEMBLER, (base,))
@@ -60,8 +60,8 @@ def role_of(name: str, words: Sequence[str]) -> Role:
 def running_wrappers(role: Role | None = None) -> list[str]:
     """Return the paths of the wrappers that run this one: those of a role, or all."""
     roles = (role,) if role else (Role(LINKER, ()), Role(ASSEMBLER, ()))
-    found = [os.environ.get(each.running, "").split(os.pathsep) for each in roles]
-    return [path for paths in found for path in paths if path]
+    paths = os.pathsep.join(os.environ.get(each.running, "") for each in roles)
+    return list(filter(None, paths.split(os.pathsep)))
 
 
 def real_program(role: Role, wrappers: set[str]) -> str | None:
@@ -92,7 +92,7 @@ def _is_program(path: str) -> bool:
 
 
 def _compiler_s_own(role: Role) -> tuple[str, ...]:
-    """Return the assembler of the GCC that runs this wrapper; GCC tells only linkers its directories."""
+    """Return the assembler of the GCC that runs this wrapper, which tells its directories only to linkers."""
     compiler = os.environ.get("COLLECT_GCC")
     if role.kind != ASSEMBLER or not compiler:
         return ()
@@ -122,7 +122,7 @@ def wait_for(process: int) -> int:
 
 
 def printed_by(command: list[str]) -> str:
-    """Return what a program prints on standard output; nothing if it fails."""
+    """Return the standard output of a program; an empty text if it fails."""
     read_end, write_end = os.pipe()
     # `subprocess` would be a slow import for each object of a build.
     actions = [
@@ -174,7 +174,7 @@ def log(text: str) -> None:
     data = text.encode(errors="surrogateescape")
     try:
         if path in _STREAMS:
-            # Opened by its name, a file would have another position, and lines would overwrite one another.
+            # Opened by name, the file would have a position of its own, and lines would overwrite one another.
             os.write(_STREAMS[path], data)
             return
         with open(path, "ab", buffering=0) as file:

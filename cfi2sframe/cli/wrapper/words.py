@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the command line of a linker or a compiler driver: which file it writes."""
+"""Read the command line of a linker or a compiler driver: the name of the file that it writes."""
 
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-#: What linkers and compiler drivers write without -o.
+#: The output of linkers and compiler drivers without -o.
 _DEFAULT_OUTPUT: Final = "a.out"
 #: GNU ld takes shorter ones for --out-implib.
 _MIN_ABBREVIATION: Final = len("--outp")
@@ -37,10 +37,10 @@ def output_of_driver(words: Sequence[str]) -> str:
     """Return the output that a driver's words name: what it passes to the linker comes after its own."""
     own: list[str] = []
     passed_on: list[str] = []
-    each = expand_response_files(words)
-    for word in each:
+    expanded = expand_response_files(words)
+    for word in expanded:
         if word == "-Xlinker":
-            passed_on.append(next(each, ""))
+            passed_on.append(next(expanded, ""))
         elif word.startswith("-Wl,"):
             passed_on += word.split(",")[1:]
         else:
@@ -54,12 +54,12 @@ def output_of(words: Iterable[str]) -> str:
     A value of another option that looks like `-o` is taken for it; the caller checks that the file has changed.
     """
     output = _DEFAULT_OUTPUT
-    each = expand_response_files(words)
-    for word in each:
+    expanded = expand_response_files(words)
+    for word in expanded:
         name, equals, value = word.partition("=")
         is_long = len(name) >= _MIN_ABBREVIATION and "--output".startswith(name)
         if word == "-o" or (is_long and not equals):
-            output = next(each, output)
+            output = next(expanded, output)
         elif is_long:
             output = value
         elif word.startswith("-o"):
