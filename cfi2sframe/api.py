@@ -48,7 +48,7 @@ def convert(
 
 
 def convert_for(image: ElfImage, options: Options, reader: str | None) -> Conversion:
-    """Convert for a reader of `READERS`, and leave out the functions for which it would refuse the section.
+    """Convert for a reader of `READERS`, and leave out functions for which it would refuse the section.
 
     `options` has the reader's version. Raises `ReaderError` when the reader would refuse any section of this file, and
     what `convert` raises.
@@ -161,7 +161,7 @@ def verify_made(conversion: Conversion, section: Section, reader: str | None = N
 
 
 def asked_of(conversion: Conversion, reader: str | None = None, version: int | None = None) -> Asked:
-    """Return what the section of a conversion has to be; `version` is the one that the user has named."""
+    """Return the request that the section of a conversion has to meet; `version` is the one that the user has named."""
     target = conversion.target
     return Asked(version or target.version, target.errata, reader, in_parts=True, over_padding=True)
 
@@ -177,7 +177,7 @@ def _verify(image: ElfImage, section: Section, source: CfiKind | None, asked: As
     if any(difference.kind in of_code for difference in verification.differences):
         verification = _compare_with_code(image, cfi, section, asked) or verification
     if not (cfi.entries or cfi.damaged or verification.is_clean):
-        # The section was made from CFI that has been stripped since, and that knew more than instructions tell.
+        # The section was made from CFI that has been stripped since, and that had more than instructions tell.
         broken = tuple(difference for difference in verification.differences if difference.kind == "invariant")
         return Verification(0, 0, 0, broken, is_compared=False)
     return verification
@@ -194,7 +194,7 @@ def _compare_with_code(image: ElfImage, cfi: Cfi, section: Section, asked: Asked
     except ChangedError:
         raise
     except InputError:
-        # Nobody has asked for this.
+        # A comparison that the user has not asked for must not fail.
         return None
     return verify_section(image, cfi.entries, section, asked) if "code" in cfi.entries.sources else None
 
@@ -240,7 +240,7 @@ def _places(conversion: Conversion) -> dict[tuple[int, int], list[int]]:
 
 
 def judge(image: File, section: DecodedSection, reader: str, *, is_in_file: bool = False) -> tuple[Verdict, ...]:
-    """Return what each edition of a reader, the oldest first, would do with a section for a file, given as for `load`.
+    """Return the verdicts of a reader's editions, the oldest first, on a section for a file, given as for `load`.
 
     `reader` is a name of `--for`; for any other, raises `RequestError`. `is_in_file`: the file has this section, so the
     headers that lead to it are judged, too.

@@ -162,10 +162,10 @@ def _emit_linked(conversion: Conversion, section_type: int, stamp: bytes, *, rep
 
 
 def reader_warnings(conversion: Conversion) -> tuple[str, ...]:
-    """Return a warning for each demand of Linux, the only reader of running programs for version 3, that is not met.
+    """Return a warning for each unmet demand of Linux, the only reader of running programs for version 3.
 
-    They are those that no section can meet for code in several segments, and one about registers that no program saves
-    RA in.
+    They are those that no section can meet for code in several segments, and one about registers in which no program
+    saves RA.
     """
     image, section = conversion.image, conversion.section
     if image.is_relocatable or section.version < SFRAME_VERSION_3:
@@ -190,7 +190,7 @@ def check(emitted: Emitted, rewritten: File) -> None:
 
 
 def check_asked(emitted: Emitted, rewritten: ElfImage, asked: "Asked") -> None:
-    """Do the same for what was asked for, which may be something else than the conversion says."""
+    """Check as `check` does, with a request that may differ from the conversion's own."""
     from cfi2sframe.api import decode_existing
 
     with with_file_name(rewritten.name):
@@ -199,7 +199,7 @@ def check_asked(emitted: Emitted, rewritten: ElfImage, asked: "Asked") -> None:
 
 
 def check_section(conversion: Conversion, section: Section, asked: "Asked", rewritten: ElfImage | None = None) -> None:
-    """Check a section that was made for a file, or in a `rewritten` one: raises `VerificationError`."""
+    """Check a section that was made for a file, or the one in a `rewritten` file. Raises `VerificationError`."""
     from cfi2sframe.verification.verify import verify_section
 
     image, entries = rewritten or conversion.image, conversion.cfi.entries
@@ -238,9 +238,9 @@ def remove(image: File) -> "Removal":
 
 
 def _expect_sframe(image: ElfImage) -> None:
-    """Raise `SectionError` unless what headers call an SFrame section is one, from its first to its last byte.
+    """Raise `SectionError` unless a section that headers call SFrame's is one, from its first to its last byte.
 
-    A name is no proof: a program may have given it to bytes of its own, which nothing would bring back.
+    A name is no proof: a program may have given it to bytes of its own, which nothing would restore.
     """
     from cfi2sframe.elf.cfi import relocated_bytes
     from cfi2sframe.sframe.read import read_damaged

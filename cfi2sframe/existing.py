@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The SFrame section that a file has: one answer, which every verb reads.
 
-In: an image. Out: an `Existing`. What a verb does with it, docs/deploying.md has as a table.
+In: an image. Out: an `Existing`. A table in docs/deploying.md shows what each verb does with it.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class Existing(NamedTuple):
 
 
 def existing_section(image: ElfImage) -> Existing:
-    """Return what section a file has; that of an object with its relocations applied.
+    """Return the section that a file has; that of an object with its relocations applied.
 
     Functions of an object start at addresses of the image's layout (see `ElfImage.place`).
     """

@@ -43,7 +43,7 @@ class RangeMap(Generic[T]):
         """Make a map of ascending ranges `[start, end)` that do not overlap, each with its value."""
         self.nothing: Final = nothing
         self.values = [nothing]
-        # As `append`, which takes three times as long for one range.
+        # Not by `append`, which takes three times as long for one range.
         starts, values = [0], self.values
         for start, end, value in ranges:
             if starts[-1] == start:
@@ -58,7 +58,7 @@ class RangeMap(Generic[T]):
         self.starts = array("Q", starts)
 
     def put(self, starts: Sequence[int], values: Sequence[T], end: int) -> None:
-        """Put values in the place of what held before, each from its start on, and the last one up to `end`."""
+        """Replace values up to `end`: each new one holds from its start on."""
         first = bisect_left(self.starts, starts[0])
         last = bisect_left(self.starts, end, first)
         new_starts, new_values = array("Q", starts), [*values]
@@ -69,7 +69,7 @@ class RangeMap(Generic[T]):
         self.values[first:last] = new_values
 
     def append(self, starts: Sequence[int], values: Sequence[T], end: int) -> None:
-        """Put values as `put` does, which follow all that was put before: four times as fast."""
+        """Put values as `put` does, but after all that were put before: four times as fast."""
         if self.starts[-1] == starts[0]:
             del self.starts[-1], self.values[-1]
         self.starts.extend(starts)
@@ -140,7 +140,7 @@ def walk_both(first: RangeMap[S], second: RangeMap[T]) -> Iterator[tuple[int, in
 def united(spans: Iterable[tuple[int, int]]) -> list[Span]:
     """Return the bytes that are in any of the spans, as ascending spans that do not touch."""
     result: list[Span] = []
-    # Before all spans, of which some start a little before 0.
+    # Below all spans, some of which start a little below 0.
     begin = reached = -ADDRESS_END
     for start, end in sorted(spans):
         if start >= end:
@@ -171,12 +171,12 @@ def bytes_of(spans: Iterable[tuple[int, int]]) -> RangeMap[bool]:
 
 
 def holder_of(spans: Sequence[Span], wanted: Span) -> Span | None:
-    """Return which of some ascending spans that do not touch holds all of `wanted`; None when none does."""
+    """Return the span that holds all of `wanted`, of ascending ones that do not touch; None when none does."""
     index = bisect_right(spans, Span(wanted.start, ADDRESS_END)) - 1
     return spans[index] if index >= 0 and wanted.end <= spans[index].end else None
 
 
 def touches(spans: Sequence[Span], wanted: Span) -> bool:
-    """Return whether any of some ascending spans that do not touch has bytes in common with `wanted`."""
+    """Return whether a span, of ascending ones that do not touch, has bytes in common with `wanted`."""
     index = bisect_left(spans, Span(wanted.end, -1)) - 1
     return index >= 0 and wanted.start < min(spans[index].end, wanted.end)

@@ -3,8 +3,8 @@
 
 bytes -> CIEs and FDEs -> rows                                      read_cfi
       -> frame rows, or the reason why not                          lower_programs, results_by_fde
-      -> who holds an address: an FDE, a stub or padding            map_code
-      -> pieces: what the target can say of each address            pieces_of
+      -> the owner of an address: an FDE, a stub or padding         map_code
+      -> pieces: addresses with rows, or the reason why not         pieces_of
       -> functions, over padding -> ranges (-O2)                    place_functions, make_ranges
       -> bytes                                                      store_rows, write_section
 """
@@ -117,8 +117,8 @@ def convert_image(
 ) -> Conversion:
     """Convert an image's CFI to an SFrame section.
 
-    `refused` has the FDEs to leave out, each with the reason. `cfi` is what was read of `options.source` before, which
-    takes much longer than all else where it is derived from instructions. Raises `InputError` when the CFI cannot be
+    `refused` has the FDEs to leave out, each with the reason. `cfi` is the CFI of `options.source` if it was read
+    before: to derive it from instructions takes much longer than all else. Raises `InputError` when the CFI cannot be
     used, and `RequestError` when an option does not exist, or the version cannot hold what it asks for.
     """
     check_options(options)

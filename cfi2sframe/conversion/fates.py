@@ -5,7 +5,7 @@ from enum import Enum
 
 
 class Fate(Enum):
-    """The fate of an FDE, or of a function derived from instructions, once it is known who owns each address.
+    """The fate of an FDE, or of a function derived from instructions, once each address has an owner.
 
     The value is the text for reports.
     """

@@ -79,12 +79,12 @@ class InParts(NamedTuple):
     pieces: tuple[FunctionBody | Why, ...]
 
 
-#: What the target can say of a program or an FDE: all, parts, or nothing.
+#: A program or an FDE as the target can express it: whole, in parts, or not, with the reason.
 Lowered = FunctionBody | InParts | Why
 
 
 def pieces_within(result: Lowered, first: int, last: int) -> list[tuple[int, int, FunctionBody | Why]]:
-    """Return the pieces of a function in `[first, last)`: start, end, and the rows or why there are none.
+    """Return the pieces of a function in `[first, last)`: start, end, and the rows or the reason why not.
 
     All offsets count bytes from the function's start. The function ends at `last` or after it.
     """
@@ -102,7 +102,7 @@ def pieces_within(result: Lowered, first: int, last: int) -> list[tuple[int, int
 
 
 class _LoweredRow(NamedTuple):
-    """A lowered row, why the target cannot express it (None: it can), and whether it takes a flexible row."""
+    """A lowered row, why the target cannot express it (None: it can), and whether only a flexible row can."""
 
     state: FrameState
     limit: Why | None
@@ -134,7 +134,7 @@ class Lowering:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        # Not of bound methods: no object refers to itself, so that reference counts free all of a file.
+        # Not of bound methods: no object refers to itself, so reference counts free all memory of a file.
         self._runs = cache(partial(_runs_of, lowered_of=cache(partial(_lower_row, target=target))))
 
     def lower(self, table: UnwindTable, cie: DwarfCie) -> Lowered:
@@ -155,7 +155,7 @@ class Lowering:
 
     def _body(self, run: _RowRun, row_starts: tuple[int, ...], cie: DwarfCie) -> FunctionBody:
         first = row_starts[run.kept[0]]
-        # Mostly all rows are kept: then body and table share their starts.
+        # Usually all rows are kept: then body and table share their starts.
         is_all = first == 0 and len(run.kept) == len(row_starts)
         starts = row_starts if is_all else tuple([row_starts[row] - first for row in run.kept])
         is_signal_frame = cie.is_signal_frame and self.target.version >= SFRAME_VERSION_3
@@ -187,7 +187,7 @@ def _lower_row(row: RowState, target: Target) -> _LoweredRow:
     limit = _default_limit(state, state.cfa, target)
     if limit is not None and target.has_flexible_rows:
         return _LoweredRow(state, _range_limit(state, target.arch), needs_flexible=True)
-    # The rule that the CFI has says more than the one that would take its place.
+    # Name the rule that the CFI has, not the one that would replace it.
     return _LoweredRow(state, limit and (rewritten or limit), needs_flexible=False)
 
 

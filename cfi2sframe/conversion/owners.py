@@ -23,7 +23,7 @@ from cfi2sframe.why import Reason
 
 
 class Ranges(NamedTuple):
-    """The ranges of all FDEs, as columns: virtual addresses and sizes in bytes, and who is preferred.
+    """The ranges of all FDEs, as columns: virtual addresses and sizes in bytes, and their precedence.
 
     FDEs of one program have equal rows, and are duplicates where their ranges are equal too. `groups` are the FDEs of
     each source, the best one first.
@@ -44,7 +44,7 @@ class _Claim(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """The FDE that owns each address, and what became of the FDEs that own none."""
+    """The FDE that owns each address, and the fates of the FDEs that own none."""
 
     owners: RangeMap[FdeIndex | None]
     dropped: dict[FdeIndex, Fate]
@@ -53,7 +53,7 @@ class Resolved(NamedTuple):
 class CodeMap(NamedTuple):
     """The virtual addresses of an image, each given to one FDE or to one function of stubs at most.
 
-    `without_code` has what became of the FDEs that own no address. `padding` follows FDEs: the functions before it, if
+    `without_code` has the fates of the FDEs that own no address. `padding` follows FDEs: the functions before it, if
     they are described, reach over it. `stubs` are those that own addresses, and those that are left out.
     """
 
@@ -93,7 +93,7 @@ def _fates_of_losers(
     programs: Sequence[ProgramIndex],
     owners: RangeMap[FdeIndex | None],
 ) -> dict[FdeIndex, Fate]:
-    """Return what became of the FDEs that claim code and own none of it."""
+    """Return the fates of the FDEs that claim code and own none of it."""
     fates: dict[FdeIndex, Fate] = {}
     owning, seen = set(owners.values), set[tuple[int, int, int, int]]()
     for start, end, fde in sorted(claims, key=attrgetter("fde")):
@@ -107,8 +107,8 @@ def _fates_of_losers(
 
 
 def _sweep(claims: Sequence[_Claim], ranks: Mapping[FdeIndex, int]) -> list[tuple[int, int, FdeIndex]]:
-    """Return the ranges that FDEs own of claims in ascending order of their starts, by the ranks of their sources."""
-    # The range whose source is best is first, of these the one that starts last, and then the first in the section.
+    """Return the ranges that FDEs own, given claims in ascending order of their starts, and the ranks of sources."""
+    # The range of the best source is first, of these the one that starts last, and then the first in the section.
     open_ranges: list[tuple[int, int, FdeIndex, int]] = []
     owned: list[tuple[int, int, FdeIndex]] = []
     at = 0
@@ -158,7 +158,7 @@ def map_code(image: ElfImage, entries: CfiEntries, version: int) -> CodeMap:
 
 
 def _without_lone_blocks(stubs: StubScan, owners: RangeMap[FdeIndex | None]) -> StubScan:
-    """Return the stubs, but not as left out those first blocks that nothing enters and that an FDE describes."""
+    """Return the stubs, and do not count as left out first blocks that nothing enters and that an FDE describes."""
 
     def is_left(skip: StubSkip) -> bool:
         if skip.reason is not Reason.ENTRY_UNKNOWN:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pieces: the addresses that an FDE, a stub or a derived function owns, and what the target can say of them.
+"""Pieces: the addresses that an FDE, a stub or a derived function owns, with rows, or the reason why not.
 
-They are made once, after it is known who owns each address. Placement, reports, conditions and relocations read them;
-what became of an FDE follows from its pieces.
+They are made once, after each address has an owner. Placement, reports, conditions and relocations read them; the fate
+of an FDE follows from its pieces.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ MAX_FUNCTION_SIZE: Final = 0xFFFFFFFF
 
 
 class Piece(NamedTuple):
-    """Addresses `[start_vaddr, end_vaddr)` that one origin owns, and what is said of them: rows, or why none.
+    """Addresses `[start_vaddr, end_vaddr)` that one origin owns, and their rows, or the reason why not.
 
     `origin` is the index of an FDE or a derived function in `Cfi.entries`; None is a PLT stub. Rows count their starts
     from `start_vaddr`.
@@ -37,9 +37,9 @@ class Piece(NamedTuple):
 def results_by_fde(
     entries: CfiEntries, lowered: Sequence[Lowered], refused: Mapping[FdeIndex, str] = MappingProxyType({})
 ) -> list[Lowered]:
-    """Return what the target can say of each FDE, whoever owns its addresses, given the result of each program.
+    """Return the result of each FDE, whoever owns its addresses, given the result of each program.
 
-    It says nothing of functions of 4 GiB or more, nor of those `refused`.
+    Functions of 4 GiB or more have no rows, nor have those `refused`.
     """
     results = list(map(lowered.__getitem__, entries.program_of))
     if max(entries.sizes, default=0) > MAX_FUNCTION_SIZE:
@@ -62,7 +62,7 @@ def pieces_of(entries: CfiEntries, results: Sequence[Lowered], code_map: CodeMap
             continue
         vaddr, result = entries.starts[owner], results[owner]
         if isinstance(result, FunctionBody):
-            # Nearly all: one call less is a percent of a conversion.
+            # Nearly all results: one call less is a percent of a conversion.
             pieces.append(Piece(start_vaddr, end_vaddr, owner, result.cut(start_vaddr - vaddr, end_vaddr - vaddr)))
             continue
         for start, end, rows in pieces_within(result, start_vaddr - vaddr, end_vaddr - vaddr):
@@ -71,10 +71,10 @@ def pieces_of(entries: CfiEntries, results: Sequence[Lowered], code_map: CodeMap
 
 
 def fates_of(entries: CfiEntries, pieces: Sequence[Piece], without_code: Mapping[FdeIndex, Fate]) -> tuple[Fate, ...]:
-    """Return what became of each FDE, and of each function derived from instructions.
+    """Return the fate of each FDE, and of each function derived from instructions.
 
-    `without_code` has those that own no address. One that lacks less than its range is described in part, by its own
-    rows or by what else owns the rest; one that reaches past the code, at best.
+    `without_code` has those that own no address. An FDE that lacks less than its range is described in part, by its own
+    rows or those of other owners; one that reaches past the code is described in part at best.
     """
     fates = [Fate.DESCRIBED] * len(entries)
     lacking = Counter[FdeIndex]()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translate DWARF's rules to SFrame's, for any version: a row of the DWARF table becomes a frame state, if it can.
+"""Translate DWARF's rules to SFrame's, for any version: a row of the DWARF table to a frame state, if there is one.
 
 SFrame's CFA is the caller's SP minus the ABI's constant. DWARF's CFA is any value that other rules count from, and SP
 may have a rule of its own. Where the two differ, SFrame's CFA follows from the rule of SP, and rules that count from

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All call frame information of an image: its sources, the best one first, their FDEs, and the rows of these."""
+"""All call frame information of an image: its sources, the best one first, their FDEs, and the FDEs' rows."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -64,7 +64,7 @@ class FoundCfi(NamedTuple):
 def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> FoundCfi:
     """Return the image's CFI sections: of the kind asked for, or of all kinds in the order of `CFI_KINDS`.
 
-    The kind "code" takes all that the file has, which may be none. Otherwise raises `RequestError` when there is none
+    The kind "code" means all that the file has, which may be none. Otherwise raises `RequestError` when there is none
     of the kind asked for, and `UnfitError` when there is no CFI at all. Raises `UnfitError` for a separate debug file,
     `ElfError` or `CfiError` when the best source cannot be read. What does not fit (of an old version of Go, or from
     before BOLT) and lesser sources that cannot be read are `unread`.
@@ -78,7 +78,7 @@ def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> FoundCfi:
     sections: list[CfiSection | FunctionTable] = []
     unread: list[UnreadSource] = []
     unfit: list[UnfitError] = []
-    for each, finder in _FINDERS.items():
+    for found_kind, finder in _FINDERS.items():
         try:
             sections += finder(image)
         except (ElfError, CfiError) as error:
@@ -86,7 +86,7 @@ def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> FoundCfi:
                 unfit.append(error)
             elif not sections:
                 raise
-            unread.append(UnreadSource.of(SOURCE_NAMES[each], error))
+            unread.append(UnreadSource.of(SOURCE_NAMES[found_kind], error))
     if not sections and any(section.name.startswith(".gnu.lto_") for section in image.sections):
         raise UnfitError("LTO bytecode without machine code: convert the linked file")
     if not sections and kind is None:
@@ -98,7 +98,7 @@ def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> FoundCfi:
 
 
 def _refuse_debug_file(image: ElfImage) -> None:
-    """Raise `UnfitError` for a debug file: of what is loaded, it has no bytes but those of notes."""
+    """Raise `UnfitError` for a debug file: of sections that are loaded, it has only the bytes of notes."""
     loaded = [section for section in image.sections if section.flags & c.SHF_ALLOC and section.size]
     if image.is_debug_file and all(section.type in (c.SHT_NOBITS, c.SHT_NOTE) for section in loaded):
         raise UnfitError("a separate debug file: name the file that has the code, and this one with --debug-file")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows from instructions as one more source of CFI, for code that no CFI covers.
 
-CFI is better than what instructions tell, so nothing is derived for an address that an FDE or a PLT stub holds, even if
+CFI is better than rows from instructions, so none are derived for an address that an FDE or a PLT stub holds, even if
 that cannot be described; nor for padding. Only functions for which Go's table has no rule may get rows.
 """
 
@@ -54,8 +54,8 @@ def _main_reason(cfi: Cfi) -> str:
 
 
 def _derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[Span], bool] | None) -> Cfi:
-    """Return the CFI with what is derived as one more source, if anything is."""
-    # Where stubs are does not depend on the version.
+    """Return the CFI, with derived functions as one more source if there are any."""
+    # The places of stubs do not depend on the version.
     code_map = map_code(image, cfi.entries, SFRAME_VERSION_3)
     # A call that a signal handler has faked does not leave SP where calls do.
     program = cfi.entries.program
@@ -68,9 +68,7 @@ def _derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[Span], bool] | None
     derived = placeable(image, derive(image, covered, without_rules))
     functions = derived.functions
     if is_wanted is not None:
-        functions = tuple(
-            [each for each in functions if is_wanted(Span(each.start_vaddr, each.start_vaddr + each.size))]
-        )
+        functions = tuple([f for f in functions if is_wanted(Span(f.start_vaddr, f.start_vaddr + f.size))])
     if not functions:
         return cfi._replace(underived=derived.left_out)
     made = read_programs(image, (as_cfi(image, functions),))
@@ -89,7 +87,7 @@ def as_cfi(image: ElfImage, functions: tuple[RowFunction, ...]) -> FunctionTable
 
 
 def placeable(image: ElfImage, derived: "Derived") -> "Derived":
-    """Return what was derived, but in an object only the functions whose starts a relocation can express.
+    """Return derived functions: in an object, only those whose starts a relocation can express.
 
     A relocation needs a symbol that no other definition can replace: a local one of the function's section. GNU as
     leaves out the symbol of a section that nothing refers to.
@@ -101,11 +99,12 @@ def placeable(image: ElfImage, derived: "Derived") -> "Derived":
     symbols = _local_symbols(image)
     functions: list[RowFunction] = []
     left_out = list(derived.left_out)
-    for each in derived.functions:
-        if image.place(each.start_vaddr).section_index in symbols:
-            functions.append(each)
+    for function in derived.functions:
+        start = function.start_vaddr
+        if image.place(start).section_index in symbols:
+            functions.append(function)
         else:
-            left_out.append(Underived(each.start_vaddr, each.start_vaddr + each.size, Reason.NO_LOCAL_SYMBOL))
+            left_out.append(Underived(start, start + function.size, Reason.NO_LOCAL_SYMBOL))
     return derived._replace(functions=tuple(functions), left_out=tuple(sorted(left_out, key=itemgetter(0))))
 
 
@@ -130,7 +129,7 @@ def _local_symbols(image: ElfImage) -> dict[int, tuple[int, int]]:
 
 
 def _functions(code_map: CodeMap, without_rules: Container[object]) -> tuple[list[Span], list[Span]]:
-    """Return the ranges that FDEs and PLT stubs hold, and of FDEs `without_rules`, whose code they do not cover.
+    """Return the ranges that FDEs and PLT stubs hold, and those of FDEs `without_rules`, which do not cover their code.
 
     Both ascend, each range by itself: a function may begin at each start.
     """

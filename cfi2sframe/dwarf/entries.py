@@ -45,7 +45,7 @@ class DwarfFde(NamedTuple):
     """A function's CFI. `offset` is the entry's in its section, `pc_offset` that of its pc_begin field.
 
     `pc_begin_vaddr` is the function's virtual address (for objects: in the image's layout), `pc_range` its size in
-    bytes. `instructions_offset` is where `instructions` start in the section.
+    bytes. `instructions_offset` is the offset of `instructions` in the section.
     """
 
     offset: int
@@ -80,7 +80,7 @@ class EntryWalk:
         self.is_eh_frame = section.kind == "eh_frame"
         self.cies: dict[int, DwarfCie | CfiError] = {}
         self.failures: list[CfiError] = []
-        #: Those of `cies` whose FDEs have the common form (see `fdes`).
+        #: The CIEs whose FDEs have the common form (see `fdes`).
         self._common_cies: dict[int, DwarfCie] = {}
 
     def fdes(self) -> Iterator[DwarfFde]:
@@ -257,13 +257,13 @@ def _parse_cie(data: bytes, bases: PointerBases, data_vaddr: int) -> DwarfCie:
 
 
 def _encodings(augmentation: str, data: bytes, position: int, bases: PointerBases, data_vaddr: int) -> dict[str, int]:
-    """Return the encodings that the augmentation data have, from `position` to the end, by their letters."""
+    """Return the encodings in the augmentation data, from `position` to the end, by their letters."""
     encodings: dict[str, int] = {}
     for place, letter in enumerate(augmentation[1:], 1):
         if letter in "SBG":
             continue
         if letter not in "RLP" and not _FOR_ROWS.intersection(augmentation[place:]):
-            # Readers go on: the data say how long they are, and no letter follows that rows depend on.
+            # Readers go on: the data have their size, and rows depend on no letter that follows.
             break
         if letter not in "RLP" or position >= len(data):
             raise CfiError(f"unknown or truncated augmentation {_shown(augmentation)}")

@@ -16,13 +16,13 @@ from cfi2sframe.errors import CfiError
 
 
 class Expression(NamedTuple):
-    """The value that a DWARF expression computes or, with `deref`, what is saved there."""
+    """The value that a DWARF expression computes or, with `deref`, the word that is saved there."""
 
     code: bytes
     deref: bool
 
     def text(self, arch: Arch) -> str:
-        """Return the expression in readable form: `breg7 40; deref`, or `exp(breg7 40)` for what is saved there."""
+        """Return the expression in readable form: `breg7 40; deref`, or `exp(breg7 40)` for the word saved there."""
         text = expression_text(self.code, arch.byte_order)
         return f"exp({text})" if self.deref else text
 
@@ -114,7 +114,7 @@ def value_of(code: bytes, byte_order: str, *, starts_with_cfa: bool) -> Rule | i
 
 
 def is_unscaled(code: bytes, byte_order: str) -> bool:
-    """True if the expression has at most one register and only adds, subtracts and loads."""
+    """Return whether the expression has at most one register and only adds, subtracts and loads."""
     try:
         opcodes = [opcode for opcode, _ in parse_expression(code, byte_order)]
     except CfiError:
@@ -156,7 +156,7 @@ def rules_by_pc(rule: object, arch: Arch) -> RulesByPc | None:
 
 
 def _apply(operation: Operation, stack: list[Rule | int]) -> bool:
-    """Apply an operation to a stack of constants and rules; False when the result would be neither."""
+    """Apply an operation to a stack of constants and rules; return False when the result would be neither."""
     opcode, operands = operation
     if d.DW_OP_breg0 <= opcode <= d.DW_OP_breg31:
         stack.append(Rule(opcode - d.DW_OP_breg0, operands[0], deref=False))
@@ -182,7 +182,7 @@ def _apply(operation: Operation, stack: list[Rule | int]) -> bool:
 
 
 def _add(stack: list[Rule | int], sign: Literal[1, -1]) -> bool:
-    """Replace the two values on top by their sum or difference; False when that is no sum with a constant."""
+    """Replace the two values on top by their sum or difference; return False when that is no sum with a constant."""
     if len(stack) < 2:
         return False
     right, left = stack.pop(), stack.pop()

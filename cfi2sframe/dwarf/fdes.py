@@ -44,9 +44,9 @@ class RowFunction(NamedTuple):
 class FunctionTable(NamedTuple):
     """The functions of one source, in the place of a `CfiSection`.
 
-    `size` is what the file has for them in bytes. `relocations` has, in an object, what gives a function's start, by
-    the function's number. `damaged` has the functions that cannot be read: offsets in the file's section, and what is
-    wrong. `names` has names that the source gives to functions, with their addresses, for reports.
+    `size` counts their bytes in the file. `relocations` has, in an object, the relocation of a function's start, by the
+    function's number. `damaged` has the functions that cannot be read: offsets in the file's section, and reasons.
+    `names` has names that the source gives to functions, with their addresses, for reports.
     """
 
     name: str
@@ -70,7 +70,7 @@ class CfiEntry(NamedTuple):
     """A sound FDE as a record: its function, its program, and the section that holds it.
 
     `start_vaddr` is the function's virtual address (for objects: in the image's layout), `size` its bytes of code.
-    `start_offset` is where the FDE has the start in its section; for a function that has rows, its number there.
+    `start_offset` is the offset of the FDE's start field in its section; for a function that has rows, its number.
     """
 
     fde: FdeIndex
@@ -82,7 +82,7 @@ class CfiEntry(NamedTuple):
 
 
 class DamagedFde(NamedTuple):
-    """A damaged FDE: where it is in its section, and what is wrong.
+    """A damaged FDE: its offset in its section, and the error.
 
     `start_vaddr` is its function's address, None where that could not be read.
     """
@@ -151,7 +151,7 @@ class CfiEntries:
         return tuple([group for group in (*first, *groups.values()) if group])
 
     def rank_of(self, fde: int) -> int:
-        """Return how many groups of `precedence` are better than that of an FDE."""
+        """Return the number of groups of `precedence` that are better than that of an FDE."""
         return next(rank for rank, group in enumerate(self.precedence) if _has(group, fde))
 
     def program(self, fde: int) -> Program:
@@ -198,8 +198,8 @@ class EntriesReader:
         self.programs: list[Program] = []
         self.sections: list[tuple[int, CfiSection | FunctionTable]] = []
         self.damaged: list[DamagedFde] = []
-        #: Programs by CIE and instructions or rows; equal CIEs of several sections share their programs.
-        self.known: dict[DwarfCie, dict[bytes | UnwindTable, ProgramIndex]] = defaultdict(dict)
+        #: By CIE, and by instructions or rows; equal CIEs of several sections share their programs.
+        self.programs_of: dict[DwarfCie, dict[bytes | UnwindTable, ProgramIndex]] = defaultdict(dict)
         #: The machines by CIE, or the error where a CIE is damaged.
         self.machines: dict[DwarfCie, RowMachine | CfiError] = {}
 
@@ -209,7 +209,7 @@ class EntriesReader:
         plain = _row_cie(self.image.arch)
         for place, function in enumerate(section.functions):
             cie = plain._replace(is_signal_frame=function.is_signal_frame, uses_b_key=function.uses_b_key)
-            programs = self.known[cie]
+            programs = self.programs_of[cie]
             program = programs.get(function.table)
             if program is None:
                 program = programs[function.table] = self.add_program(cie, function.table)
@@ -228,7 +228,7 @@ class EntriesReader:
         for fde in walk.fdes():
             if fde.cie is not cie:
                 cie = fde.cie
-                programs = self.known[cie]
+                programs = self.programs_of[cie]
             program = programs.get(fde.instructions)
             if program is None:
                 location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
@@ -284,7 +284,7 @@ class EntriesReader:
         return CfiEntries(*columns, tuple(self.programs), self.sections, clipped), tuple(self.damaged)
 
     def clip_at_ends_of_code(self) -> dict[int, int]:
-        """Take what is past the code from FDEs that reach over its end; return how many bytes each has lost."""
+        """Cut FDEs that reach past the end of the code; return the bytes that each has lost."""
         clipped: dict[int, int] = {}
         columns = self.starts, self.sizes, self.image.code_ends_of(self.starts)
         for fde, (start, size, end) in enumerate(zip(*columns, strict=True)):
@@ -294,7 +294,7 @@ class EntriesReader:
         return clipped
 
     def empty_discarded(self) -> None:
-        """Take the code from FDEs of functions that the linker has discarded, where it has code at their addresses.
+        """Empty FDEs of functions that the linker has discarded, where the file has code at their addresses.
 
         Linkers give them the addresses 0 or 1. At most one FDE there has a function: that of the size of the symbol at
         0 or, without one, the only one that ends before other FDEs start.

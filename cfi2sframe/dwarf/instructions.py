@@ -166,7 +166,7 @@ def _finder() -> Callable[[bytes], list[bytes]]:
 def cut(instructions: bytes) -> list[bytes]:
     """Return chunks of a string, each an advance with the instructions that follow it; the first may have no advance.
 
-    Nothing for one that is damaged or has an instruction with an expression or an address.
+    There are none for a string that is damaged or has an instruction with an expression or an address.
     """
     chunks = _finder()(instructions)
     # The search skips bytes that the expression does not match: then the chunks do not add up to the string.

@@ -5,8 +5,8 @@ It follows CFA, RA, FP and SP; rules of other registers are read and dropped. RA
 the CIE names. Where that is not the ABI's and has no rule, RA is in the column's register, and rows say so.
 
 Functions repeat parts of one another, and the same instructions in the same state lead to the same state. So a machine
-remembers, for each of its states, where each string of instructions has led: what has been interpreted once in a file
-is looked up the next time.
+remembers, for each of its states, the state to which each string of instructions has led: it interprets a string once
+in a file, and looks it up the next time.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ class MachineState(NamedTuple):
     number of the one below it.
 
     `sign_bits` is AArch64's RA_SIGN_STATE as its own instructions leave it: bit 0 is "signed", bit 1 "with the PC".
-    `sign_rule` is what a rule of that register says; None: it has none.
+    `sign_rule` is the meaning of a rule of that register; None: it has none.
     """
 
     cfa_register: int | None
@@ -64,8 +64,8 @@ class MachineState(NamedTuple):
         return RowState(cfa, self.ra, self.fp, self.sp, signing)
 
 
-class _Known(dict[bytes, int]):
-    """A state and its row; has, by strings of instructions without advances, the index of the state after them."""
+class _Reached(dict[bytes, int]):
+    """A state and its row; maps strings of instructions without advances to the index of the state after them."""
 
     __slots__ = ("row", "state")
 
@@ -94,7 +94,7 @@ class RowMachine:
         if cie.ra_register != arch.ra_register:
             ra = self._ra_same_value = Rule(cie.ra_register, 0, deref=False)
         #: By index, not by reference: states lead to one another in circles.
-        self._known: list[_Known] = []
+        self._reached: list[_Reached] = []
         self._indices: dict[MachineState, int] = {}
         self._rows: dict[RowState, RowState] = {}
         self._chunks: dict[bytes, tuple[int, bytes]] = {}
@@ -114,7 +114,7 @@ class RowMachine:
         and 1.6 times with all that is done by default. Raises `CfiError`, its offset counted from the first
         instruction, when one is unknown, truncated or out of context, or needs a `location` and has none.
         """
-        current = self._known[self._index_of(self.initial)]
+        current = self._reached[self._index_of(self.initial)]
         delta, row, position = 0, current.row, 0
         starts, rows = [0], [row]
         depends_on_location = False
@@ -122,13 +122,13 @@ class RowMachine:
             advance, code = self._chunks.get(chunk) or self._split(chunk)
             after = current.get(code)
             if after is not None:
-                current = self._known[after]
+                current = self._reached[after]
             elif code[:1] == _SET_LOC:
                 depends_on_location = True
                 advance = self._set_loc(instructions, position, delta, location)
             else:
                 current[code] = after = self._follow(current.state, code, position + len(chunk) - len(code))
-                current = self._known[after]
+                current = self._reached[after]
             delta += advance
             position += len(chunk)
             if current.row is row:
@@ -142,10 +142,10 @@ class RowMachine:
         return UnwindTable(tuple(starts), tuple(rows), depends_on_location)
 
     def _cut_singly(self, instructions: bytes) -> Iterator[bytes]:
-        return (instructions[each.offset : each.end] for each in self._read(instructions))
+        return (instructions[single.offset : single.end] for single in self._read(instructions))
 
     def _split(self, chunk: bytes) -> tuple[int, bytes]:
-        """Return how many bytes of code a chunk advances, and the instructions after that."""
+        """Return the advance of a chunk in bytes of code, and the instructions after it."""
         first = next(self._read(chunk))
         is_advance = first.opcode in ADVANCES
         units, end = (first.operands[0], first.end) if is_advance else (0, 0)
@@ -159,10 +159,10 @@ class RowMachine:
         return self._index_of(state)
 
     def _index_of(self, state: MachineState) -> int:
-        index = self._indices.setdefault(state, len(self._known))
-        if index == len(self._known):
+        index = self._indices.setdefault(state, len(self._reached))
+        if index == len(self._reached):
             # Equal rows of this machine are one object, so that `run` need not compare them by value.
-            self._known.append(_Known(state, self._rows.setdefault(state.row, state.row)))
+            self._reached.append(_Reached(state, self._rows.setdefault(state.row, state.row)))
         return index
 
     def _read(self, instructions: bytes) -> Iterator[Instruction]:
@@ -179,7 +179,7 @@ class RowMachine:
             raise CfiError(error.reason, "", position + instruction.offset) from None
 
     def _set_loc(self, instructions: bytes, position: int, delta: int, location: Location | None) -> int:
-        """Return how many bytes a DW_CFA_set_loc at a position advances from `delta`."""
+        """Return the advance in bytes from `delta` of a DW_CFA_set_loc at a position."""
         try:
             if location is None:
                 raise CfiError("set_loc outside a function")
@@ -269,7 +269,7 @@ class RowMachine:
     def _restore_state(self, state: MachineState) -> MachineState:
         if not state.remembered:
             raise CfiError("restore_state without a remembered state")
-        return self._known[state.remembered - 1].state
+        return self._reached[state.remembered - 1].state
 
     def _nothing(self, state: MachineState, *_operands: int) -> MachineState:
         # DW_CFA_GNU_args_size tells exception handlers the size of pushed arguments; stack traces do not need it.
@@ -278,7 +278,7 @@ class RowMachine:
     # Pointer authentication (AADWARF64, 4.4)
 
     def _signing_of(self, rule: RegisterRule) -> RaSigning:
-        """Return what a rule of RA_SIGN_STATE says. Constants are all that AADWARF64 gives a meaning."""
+        """Return the meaning of a rule of RA_SIGN_STATE. AADWARF64 gives one only to constants."""
         if isinstance(rule, Expression) and not rule.deref:
             value = value_of(rule.code, self._arch.byte_order, starts_with_cfa=True)
             if value in (0, 1):
@@ -299,7 +299,7 @@ class RowMachine:
         # It negates both bits, whatever they are, as LLVM's unwinder does.
         return _with_sign_bits(state, state.sign_bits ^ 3)
 
-    #: By opcode, what takes a state and the instruction's operands, and returns the state after it.
+    #: By opcode, functions of a state and the instruction's operands that return the state after it.
     _EFFECTS: ClassVar[dict[int, Callable[..., MachineState]]] = {
         d.DW_CFA_def_cfa: _def_cfa,
         d.DW_CFA_def_cfa_sf: _def_cfa_sf,

@@ -21,10 +21,10 @@ _FLAG_NAMES = (
 
 
 class Shown(NamedTuple):
-    """A virtual address as it is shown: a number, in objects an offset; and a place, such as `.text+0x10`.
+    """The way to show a virtual address: a number, in objects an offset; and a place, such as `.text+0x10`.
 
-    `name` and `wants` are asked about the start and the size of each function: its name, and whether to show it. `code`
-    has lines with the instructions of `[start, end)`.
+    `name` and `wants` take the start and the size of a function: they return its name, and whether to show it. `code`
+    returns lines with the instructions of `[start, end)`.
     """
 
     number: Callable[[int], int] = lambda vaddr: vaddr
@@ -117,7 +117,7 @@ def _rule_text(rule: Rule | None, arch: Arch) -> str:
     if rule is None:
         return "u"
     if rule.register is None:
-        # readelf shows no load here: an offset from the CFA is always where the value is saved.
+        # readelf shows no load here: a value is always saved at an offset from the CFA.
         return rule_text(None, rule.offset, deref=True)
     base = {arch.sp_register: "sp", arch.fp_register: "fp"}.get(rule.register, f"r{rule.register}")
     return rule_text(base, rule.offset, deref=rule.deref)

@@ -148,7 +148,7 @@ class FunctionBody(NamedTuple):
 
 
 def no_row_state(body: FunctionBody, version: int) -> FrameState | None:
-    """Return what a function says where it has no row: nothing, but without any rows, no caller (version 3, 3.1)."""
+    """Return a function's state where no row is in force: None, but outermost without any rows (version 3, 3.1)."""
     is_outermost = version >= SFRAME_VERSION_3 and not body.starts and not body.is_flexible
     return OUTERMOST if is_outermost else None
 
@@ -229,8 +229,8 @@ class Function(_Container):
         """
         starts, repeat_size = self.body.starts, self.body.repeat_size
         if repeat_size == NO_BLOCK_SIZE:
-            found = (n for n in range(len(starts) - 1, -1, -1) if pc & starts[n] >= starts[n])
-            return next(found, None) if version == SFRAME_VERSION_1 else None
+            matching = (n for n in range(len(starts) - 1, -1, -1) if pc & starts[n] >= starts[n])
+            return next(matching, None) if version == SFRAME_VERSION_1 else None
         distance = pc - self.start_vaddr
         index = bisect_right(starts, distance % repeat_size if repeat_size else distance) - 1
         return index if index >= 0 else None
@@ -361,7 +361,7 @@ class Section(_Container):
 
     @property
     def ascending(self) -> "Section":
-        """The section with its functions in the order of their starts; equal ones keep the order of the table."""
+        """The section with its functions in the order of their starts; equal starts keep the order of the table."""
         return self._sorted or self
 
     @cached_property
@@ -381,7 +381,7 @@ class Section(_Container):
         return Function(section.starts[place], section.sizes[place], section.bodies[place])
 
     def find(self, pc: int) -> Found | None:
-        """Return where CFA, RA and FP are at the virtual address `pc`, or None where no function holds it.
+        """Return the places of CFA, RA and FP at the virtual address `pc`, or None where no function holds it.
 
         For a return address, look its predecessor up: it may be the first address of the next function.
         """

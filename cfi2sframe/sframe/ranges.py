@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions cut and joined to make a section smaller (-O2). The door is `make_ranges`.
+"""Functions cut and joined to make a section smaller (-O2); start at `make_ranges`.
 
 An SFrame function is a range of code with a list of rows; nothing ties it to one function of the program. A program's
 functions begin and end alike (prologues and epilogues set up and release frames) and differ in the middle, so whole row
@@ -46,7 +46,7 @@ from cfi2sframe.constants import sframe as s
 from cfi2sframe.sframe.model import FunctionBody, Section
 from cfi2sframe.sframe.segments import MAX_ROWS, Sums, Text, make_text
 
-#: What a parse counts costs in: a byte has so many units.
+#: Units of a parse's costs in a byte.
 _BYTE: Final = 1 << 16
 
 
@@ -69,18 +69,18 @@ def make_ranges(section: Section, arch: Arch) -> Section:
     words = _find_words(text, prices)
     parser = _RangeParser(text, words, prices)
     users = _count_users(text, words, parser.parse(_shared(words.sizes, words.counts)))
-    parsed = parser.parse(_shared(words.sizes, [max(each, 1) ** 2 for each in users]))
+    parsed = parser.parse(_shared(words.sizes, [max(user_count, 1) ** 2 for user_count in users]))
 
-    keys = [text.key(each.first, each.last) for each in parsed]
+    keys = [text.key(part.first, part.last) for part in parsed]
     lists = dict(zip(keys, parsed, strict=True))
-    size = prices.record * sum([text.uses[each.first] for each in parsed])
-    size += sum([prices.attribute + text.size(each.first, each.last) for each in lists.values()])
+    size = prices.record * sum([text.uses[part.first] for part in parsed])
+    size += sum([prices.attribute + text.size(part.first, part.last) for part in lists.values()])
     whole_size = prices.record * text.function_count
-    whole_size += sum([prices.attribute + each.size for each in text.spellings])
-    has_long = any(each.row_count > MAX_ROWS for each in text.spellings)
+    whole_size += sum([prices.attribute + spelling.size for spelling in text.spellings])
+    has_long = any(spelling.row_count > MAX_ROWS for spelling in text.spellings)
     if size >= (whole_size * 3 // 2 if has_long else whole_size):
         return section
-    bodies = {key: text.body(each.first, each.last) for key, each in lists.items()}
+    bodies = {key: text.body(part.first, part.last) for key, part in lists.items()}
     return _place(text, parsed, [bodies[key] for key in keys], section)
 
 
@@ -196,7 +196,7 @@ def _shared(sizes: Sequence[int], uses: Sequence[int]) -> list[int]:
 
 
 def _count_users(text: Text, words: _Words, parsed: Sequence[_Range]) -> list[int]:
-    """Return the number of ranges of the section that each word is the rows of."""
+    """Return the number of ranges of the section that have each word as their rows."""
     users = [0] * len(words.sizes)
     for first, _, word in parsed:
         if word is not None:
@@ -206,20 +206,20 @@ def _count_users(text: Text, words: _Words, parsed: Sequence[_Range]) -> list[in
 
 def _place(text: Text, parsed: Sequence[_Range], made: Sequence[FunctionBody], section: Section) -> Section:
     """Return the section with the ranges parsed, whose bodies were made, wherever their stretches occur."""
-    offsets = [text.starts[each.first] for each in parsed]
-    index_of = dict(zip([each.first for each in parsed], count(), strict=False))
+    offsets = [text.starts[part.first] for part in parsed]
+    index_of = dict(zip([part.first for part in parsed], count(), strict=False))
     bounds = [*map(index_of.__getitem__, text.bounds[:-1]), len(parsed)]
     starts: list[int] = []
     sizes: list[int] = []
     bodies: list[FunctionBody] = []
     for first, end, stretch in text.groups:
         if stretch is None:
-            these = [section.starts[first]]
+            range_starts = [section.starts[first]]
             bodies.append(section.bodies[first])
         else:
             ranges = slice(bounds[stretch], bounds[stretch + 1])
-            these = list(map(section.starts[first].__add__, offsets[ranges]))
+            range_starts = list(map(section.starts[first].__add__, offsets[ranges]))
             bodies += made[ranges]
-        starts += these
-        sizes += map(sub, [*these[1:], section.starts[end - 1] + section.sizes[end - 1]], these)
+        starts += range_starts
+        sizes += map(sub, [*range_starts[1:], section.starts[end - 1] + section.sizes[end - 1]], range_starts)
     return section._replace(starts=tuple(starts), sizes=tuple(sizes), bodies=tuple(bodies))

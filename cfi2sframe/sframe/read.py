@@ -17,7 +17,7 @@ from cfi2sframe.sframe.model import NO_BLOCK_SIZE, FrameState, FunctionBody, Rul
 #: The `where` of errors.
 _WHERE: Final = ".sframe"
 #: `struct` codes of a row's start by FRE type and of its data words by their size, and the function's record by
-#: version: start, size, and what functions may share.
+#: version: start, size, and the fields that functions may share.
 _START_CODES: Final = "BHI"
 _WORD_CODES: Final = "bhi"
 _RECORD_CODES: Final = {s.SFRAME_VERSION_1: "iIIIB", s.SFRAME_VERSION_2: "iIIIBBxx", s.SFRAME_VERSION_3: "qII"}
@@ -111,7 +111,7 @@ class DecodedSection(Section):
         self._fill(data, vaddr, header, records, starts, sizes, bodies)
 
     def words_of(self, record: Record) -> Iterator[Words]:
-        """Yield what is stored of a function's rows besides their starts and info bytes."""
+        """Yield the data words of a function's rows."""
         position, start_size = record.rows_offset, s.FRE_START_SIZE[record.fre_type]
         for _ in range(record.row_count):
             info_offset = position + start_size
@@ -186,18 +186,18 @@ def read_damaged(
         )
     reader = _BodyReader(data, header, arch, rows_offset)
     fdes = list(struct.iter_unpack(header.byte_order + _RECORD_CODES[header.version], data[table:table_end]))
-    # What functions may share.
-    fields = [fde[2:] for fde in fdes]
+    # Functions may share all but their starts and sizes.
+    shared = [fde[2:] for fde in fdes]
     by_fields: dict[tuple[int, ...], tuple[Record, FunctionBody]] = {}
-    for index, each in enumerate(fields):
-        if each not in by_fields:
+    for index, fields in enumerate(shared):
+        if fields not in by_fields:
             try:
-                by_fields[each] = reader.read(each, table + index * record_size)
-            except SFrameError as found_error:
-                error = error or found_error
-                del fdes[index:], fields[index:]
+                by_fields[fields] = reader.read(fields, table + index * record_size)
+            except SFrameError as damage:
+                error = error or damage
+                del fdes[index:], shared[index:]
                 break
-    functions = list(map(by_fields.__getitem__, fields))
+    functions = list(map(by_fields.__getitem__, shared))
     base, step = (section_vaddr + table, record_size) if header.start_is_pcrel or is_object else (section_vaddr, 0)
     section = DecodedSection(
         data,
@@ -214,14 +214,14 @@ def read_damaged(
 class _BodyReader:
     """Reads the functions of one section; equal rows are read once.
 
-    All methods raise `SFrameError` when what they read is damaged.
+    All methods raise `SFrameError` for damage.
     """
 
     def __init__(self, data: bytes, header: Header, arch: Arch, rows_offset: int) -> None:
         self.data, self.header, self.arch = data, header, arch
         self.order = header.byte_order
         self.begin, self.end = rows_offset, min(rows_offset + header.fre_size, len(data))
-        # All distinct lists have at most so many rows unless they overlap: the section's size bounds the time.
+        # Distinct lists have at most this many rows unless they overlap: the section's size bounds the time.
         self.rows_left = _ROWS_READ_AGAIN + header.fre_size // _LEAST_ROW_SIZE
         # A fixed offset (from the CFA) of 0 means that there is none.
         self.fixed_ra, self.fixed_fp = (
@@ -232,7 +232,7 @@ class _BodyReader:
         self.lists: dict[tuple[int, int, int, int], tuple[int, tuple[int, ...], tuple[FrameState, ...]]] = {}
         #: By FDE type and bytes: an info byte and data words.
         self.states: dict[tuple[int, bytes], FrameState] = {}
-        #: By the bytes of the rows, and what the record has besides their place.
+        #: By the bytes of the rows, and the fields of the record besides their place.
         self.bodies: dict[tuple[bytes, int, int, int], FunctionBody] = {}
 
     def read(self, fields: tuple[int, ...], offset: int) -> tuple[Record, FunctionBody]:
@@ -294,7 +294,7 @@ class _BodyReader:
         return rows
 
     def new_state(self, tail: bytes, offset: int, fde_type: int) -> FrameState:
-        """Return what the info byte and the data words of the row at an offset mean (version 3, 3)."""
+        """Return the state that the info byte and the data words of the row at an offset encode (version 3, 3)."""
         info = tail[0]
         if info >> s.FRE_INFO_SIZE_SHIFT & s.FRE_INFO_SIZE_MASK == len(_WORD_CODES):
             raise SFrameError("data word size 3 is unknown", _WHERE, offset)

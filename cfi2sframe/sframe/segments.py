@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A section's code as a text, for `ranges`: which rows stay together, and which functions follow one another.
+"""A section's code as a text, for `ranges`: rows that stay together, and functions that follow one another.
 
     functions    f              g         h                     h touches nothing that has its attributes
     rows         r s t  u v     r s t     r s t  u v
@@ -39,7 +39,7 @@ from cfi2sframe.sframe.write import row_tail
 #: Rows of a range at most, because readers walk them one after the other. With 24, sections are 1 to 4 % smaller, but
 #: look-ups on s390x take up to 1.3 times as long as in GNU's layout; with 16, at most 1.1 times.
 MAX_ROWS: Final = 16
-#: A segment has at most so many rows, however close together they are.
+#: A segment has at most this many rows, however close together they are.
 _MAX_SEGMENT_ROWS: Final = 8
 #: Ranges do not reach over the ends of stretches, but short stretches recur more often.
 _STRETCH_ROWS: Final = 300
@@ -104,8 +104,8 @@ class Group(NamedTuple):
 class Sums(NamedTuple):
     """Sums over ranges of segments, from one sum of all that segments add: `ends[last] - begins[first]`.
 
-    A range has its first segment whole. Where a later one goes on with the state of the one before it, it adds all but
-    its first row. `ends` are the sums of what segments add, `begins` these without the whole segment.
+    A range has its first segment whole. A later one that goes on with the state of the one before it adds all but its
+    first row. `ends` are the sums of what segments add, `begins` are these without the whole segment.
     """
 
     begins: Sequence[int]
@@ -219,7 +219,7 @@ class _Speller:
         self._letter_of: dict[tuple[tuple[KindIndex, ...], tuple[int, ...]], LetterIndex] = {}
 
     def index_of(self, body: FunctionBody) -> SpellingIndex | None:
-        """Return the index of a body's spelling; None: it is not for the text."""
+        """Return the index of a body's spelling; None for a body that is not in the text."""
         if body.repeat_size:
             return self.index_of(body._replace(repeat_size=0)) if len(body.starts) == 1 else None
         index = self._indices.get(body)
@@ -251,7 +251,7 @@ class _Speller:
         indices = self._lists.get((states, attributes))
         if indices is None:
             indices = self._lists[states, attributes] = tuple(
-                [self._kind_of(RowKind(each, attributes)) for each in states]
+                [self._kind_of(RowKind(state, attributes)) for state in states]
             )
         return indices
 
@@ -283,7 +283,8 @@ def _find_stretches(
     """Return the groups of functions, given the spelling of each; stretches are numbered as they first occur."""
     use_counts = Counter(spelled)
     is_alone = [
-        2 * each.row_count >= MAX_ROWS and use_counts[SpellingIndex(index)] > 1 for index, each in enumerate(spellings)
+        2 * spelling.row_count >= MAX_ROWS and use_counts[SpellingIndex(index)] > 1
+        for index, spelling in enumerate(spellings)
     ]
     touches = [*map(eq, map(add, starts, sizes), starts[1:]), False]
     stretches: dict[bytes, int] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A logical section to bytes: every width, order and offset is decided here.
+"""A logical section to bytes: this module alone decides every width, order and offset.
 
     header | function table: a record for each function | rows (version 3: of each list, an attribute before its rows)
 
@@ -29,7 +29,7 @@ _CODES: Final = "BHI"
 
 
 class EncodedRows(NamedTuple):
-    """The rows of a function as bytes (version 3: with the attribute), and what its record or attribute says of them.
+    """The rows of a function as bytes (version 3: with the attribute), and the fields about them.
 
     `repeat_size` is the block size of a PCMASK function in bytes, 0 for PCINC.
     """
@@ -43,7 +43,7 @@ class EncodedRows(NamedTuple):
 class RowStore(NamedTuple):
     """The rows of all functions of a section.
 
-    `by_function` and `offsets` have the rows of each function, and where they are in the FRE sub-section. `stored` are
+    `by_function` and `offsets` have the rows of each function, and their offsets in the FRE sub-section. `stored` are
     the bytes of that sub-section, by list of rows, which are distinct if functions share them; `size` counts them.
     """
 
@@ -86,9 +86,9 @@ def write_section(section: Section, arch: Arch, rows: RowStore, section_vaddr: i
     record = struct.Struct(arch.byte_order + _RECORDS[version])
     columns: list[Iterable[int]] = [_start_fields(section, section_vaddr), section.sizes, rows.offsets]
     if version < s.SFRAME_VERSION_3:
-        columns += [[each.row_count for each in rows.by_function], [each.info for each in rows.by_function]]
+        columns += [[encoded.row_count for encoded in rows.by_function], [encoded.info for encoded in rows.by_function]]
     if version == s.SFRAME_VERSION_2:
-        columns.append([each.repeat_size for each in rows.by_function])
+        columns.append([encoded.repeat_size for encoded in rows.by_function])
     table = list(map(record.pack, *columns))
     header = struct.pack(
         arch.byte_order + _HEADER,
