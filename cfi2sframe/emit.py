@@ -74,7 +74,7 @@ def emit(
     """Insert the section into a copy of the file, in place of one that is there already.
 
     `section_type` is its sh_type, `stamp` what the next run may read (`placing.stamp`). `replaces`: also where a symbol
-    leads to another producer's section, and the new one goes elsewhere. Raises `EmbedError` when the file cannot be
+    leads to another producer's section, and the new one is elsewhere. Raises `EmbedError` when the file cannot be
     rewritten safely, `RequestError` when a function's start does not fit its field, or for a file that is not
     converted.
     """
@@ -180,7 +180,7 @@ def reader_warnings(conversion: Conversion) -> tuple[str, ...]:
 
 
 def check(emitted: Emitted, rewritten: File) -> None:
-    """Check a rewritten file, given as for `load`: nothing but the section changed, and each row is what the CFI says.
+    """Check a rewritten file, given as for `load`: nothing but the section changed, and each row agrees with the CFI.
 
     Raises `EmbedError` or `VerificationError` when that is not so, `InputError` when the file cannot be read.
     """

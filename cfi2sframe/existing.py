@@ -28,7 +28,7 @@ class Presence(Enum):
 
 
 class Existing(NamedTuple):
-    """The section of a file: READABLE, EMPTY but for its header, or up to where it is DAMAGED, as `error` says.
+    """The section of a file: READABLE, EMPTY but for its header, or up to the damage if DAMAGED (`error`).
 
     `is_loaded`: PT_GNU_SFRAME leads readers of a running program to it; an object's section is for a linker.
     """

@@ -98,7 +98,7 @@ def request_of(arguments: argparse.Namespace) -> Request:
 
 
 def add_write_options(parser: argparse.ArgumentParser, text: str) -> None:
-    """Add the options of both verbs: `text` says what `-o` writes."""
+    """Add the options of both verbs; `text` is the help of `-o`."""
     add_inputs(parser, "ELF file; with --in-place or --check, also directory; with -o, - is stdin")
     group = parser.add_argument_group("output")
     add_option(group, "-o, --output OUT", text)

@@ -91,7 +91,7 @@ def add_conversion_options(
     for_reader: str = "write what this reader reads, and leave out functions that it would refuse",
     **more: Any,  # noqa: ANN401 - argparse's
 ) -> argparse._ArgumentGroup:
-    """Add the options that determine the section; return their group. `for_reader` says what `--for` does."""
+    """Add the options that determine the section; return their group. `for_reader` is the help of `--for`."""
     group = parser.add_argument_group("conversion")
     text = f"{for_reader}: {', '.join(READERS)}"
     add_option(group, "--for NAME", text, dest="reader", choices=READERS, **more)

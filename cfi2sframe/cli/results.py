@@ -41,7 +41,7 @@ Question = Callable[[FileData, str], Answer]
 
 #: The most members of an archive whose failure is reported by name.
 _MAX_FAILURE_COUNT: Final = 100
-#: Reference cycles are collected after so many bytes of members.
+#: Reference cycles are collected after this many bytes of members.
 _COLLECT_SIZE: Final = 1 << 20
 
 #: Formats by the suffix of the file that is written.

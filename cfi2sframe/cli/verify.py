@@ -225,16 +225,13 @@ def _section_in(path: str) -> bytes | None:
 
 
 def _comparison(checks: "Sequence[Checked]") -> str:
+    judged = Judged(*map(sum, zip(*[checked.judged.values() for checked in checks if checked.judged], strict=True)))
     return (
         f"{counted(sum(checked.function_count for checked in checks), 'function')}, "
-        f"{counted(sum(checked.point_count for checked in checks), 'row')} compared ({_sum_of(checks)}), "
+        f"{counted(sum(checked.point_count for checked in checks), 'row')} compared ({judged}), "
         f"{sum(checked.left_out_count for checked in checks):,} correctly omitted, "
         f"{counted(sum(len(checked.differences) for checked in checks), 'difference')}"
     )
-
-
-def _sum_of(checks: "Sequence[Checked]") -> Judged:
-    return Judged(*map(sum, zip(*[checked.judged.values() for checked in checks if checked.judged], strict=True)))
 
 
 class Checked(NamedTuple):

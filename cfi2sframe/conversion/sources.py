@@ -109,7 +109,7 @@ class Cfi(NamedTuple):
 
     `sections` are those that were read, `unread` those that could not be; the best source is never among these.
     `underived` is the code without CFI, and without rules of Go's table, from whose instructions no rows follow; None
-    where nobody asked for such rows.
+    where such rows were not asked for.
     """
 
     sections: tuple[CfiSection | FunctionTable, ...]

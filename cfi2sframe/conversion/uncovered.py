@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def with_derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[Span], bool] | None = None) -> Cfi:
     """Return an image's CFI with rows from instructions, for the code that it does not cover, as its last source.
 
-    `is_wanted` selects functions by what they reach over; None takes all. If the code cannot be analysed, the source is
+    `is_wanted` selects functions by their ranges; None takes all. If the code cannot be analysed, the source is
     unread, like any other; if there is no other, raises that `ElfError` or `CfiError`, or `UnfitError` when no rows
     follow. Raises `InputError` when capstone is needed and cannot be loaded.
     """

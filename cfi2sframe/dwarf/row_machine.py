@@ -26,7 +26,7 @@ from cfi2sframe.errors import CfiError
 _RA_SIGN_STATE: Final = 34
 #: The fields of a state that it is in.
 _SIGN_FIELDS: Final = ("sign_bits", "sign_rule")
-#: What its two bits say: "with the PC" means nothing where the RA is not signed.
+#: By the value of its two bits: "with the PC" means nothing where the RA is not signed.
 _SIGNING: Final = (RaSigning.NONE, RaSigning.SIGNED, RaSigning.NONE, RaSigning.SIGNED_WITH_PC)
 _SET_LOC: Final = bytes([d.DW_CFA_set_loc])
 
@@ -98,7 +98,7 @@ class RowMachine:
         self._indices: dict[MachineState, int] = {}
         self._rows: dict[RowState, RowState] = {}
         self._chunks: dict[bytes, tuple[int, bytes]] = {}
-        # In a CIE, DW_CFA_restore takes a rule away.
+        # In a CIE, DW_CFA_restore removes a rule.
         self.initial = MachineState(None, None, None, ra, NoRule.UNSPECIFIED, NoRule.UNSPECIFIED)
         state = self.initial
         for instruction in self._read(cie.instructions):

@@ -54,7 +54,7 @@ class RaSigning(IntEnum):
     SIGNED = 1
     SIGNED_WITH_PC = 2
     UNKNOWN = 3
-    """A rule of RA_SIGN_STATE says it, and is no constant."""
+    """A rule of RA_SIGN_STATE determines it, and is no constant."""
 
 
 class RowState(NamedTuple):
@@ -75,7 +75,7 @@ class UnwindTable(NamedTuple):
 
     Starts ascend from 0, and no state equals the one before it. Rows may start past the end of a function.
     Its `states` are DWARF's rules; an `sframe.model.FunctionBody` has SFrame's. Functions share both, because starts
-    count from the function. A `range_map.RangeMap` is of the addresses of one file, and nobody shares it.
+    count from the function. A `range_map.RangeMap` has addresses of one file, and is never shared.
     `depends_on_location`: the same instructions at another address may give other rows (DW_CFA_set_loc).
     """
 

@@ -30,7 +30,7 @@ _MAX_NAME_SIZE: Final = 4096
 class Member(NamedTuple):
     """The bytes from `start` to `end` of an archive or, if `path` is not empty, of the file there.
 
-    `name` is for messages. A file that is meant as a whole has `start` 0, whatever the archive says of its size.
+    `name` is for messages. A file that is meant as a whole has `start` 0, whatever size the archive gives.
     """
 
     name: str

@@ -39,7 +39,7 @@ _CAPABILITY: Final = "security.capability"
 _UNKNOWN: Final = "extended attributes that cannot be listed"
 #: Attributes that grant rights: a warning names those that a copy with another owner loses.
 _RIGHTS: Final = (_SET_ID, _CAPABILITY, _ACCESS_LIST, _UNKNOWN)
-#: Errors that say that there is no such attribute. After any other it is not known whether there is.
+#: Errors for an attribute that does not exist. After any other error, it may exist.
 _ABSENT: Final = (errno.ENODATA, errno.ENOTSUP, errno.ENOSYS)
 #: Extended attributes that vouch for the bytes of a file: a hash, or a signature of it.
 _SEALS: Final = ("security.ima", "security.evm")

@@ -34,13 +34,13 @@ from cfi2sframe.files.write import InputFile, open_input, rewrite_file, write_ou
 from cfi2sframe.jobs.records import Note, Outcome, Product, SkipKind
 from cfi2sframe.process.guard import limited
 
-#: How often to try a file again that others change in the meantime.
+#: How often a job tries a file again that others change in the meantime.
 _RETRY_COUNT: Final = 2
 #: Sections that only a kernel module has.
 _MODULE_SECTIONS: Final = frozenset({".modinfo", ".gnu.linkonce.this_module"})
 #: From here on, addresses are the kernel's on all machines that SFrame is defined for.
 _KERNEL_VADDR: Final = 1 << 63
-#: Errors for which a file that nobody named is skipped; the first match counts.
+#: Errors for which a file that the user has not named is skipped; the first match counts.
 _SKIP_KINDS: Final = {
     NotElfError: SkipKind.NOT_ELF,
     ReaderError: SkipKind.READER,
@@ -205,7 +205,7 @@ def _check_writable(targets: Iterable[str]) -> None:
 
 
 def _failed(job: Job, error: Exception, noted: Outcome) -> Outcome:
-    """Return the outcome of a job that raised an error: the file has failed, or nobody named it and it is skipped."""
+    """Return the outcome of a job that raised an error: the file has failed, or it was not named and is skipped."""
     kind, reason = kind_of(error), reason_of(error)
     skip_kind = next((skip_kind for unfit, skip_kind in _SKIP_KINDS.items() if isinstance(error, unfit)), None)
     if skip_kind is not None and (job.source.is_found if skip_kind is SkipKind.SECTION else job.source.may_be_unfit):

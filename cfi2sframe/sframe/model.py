@@ -251,7 +251,7 @@ class Found(NamedTuple):
 
     @property
     def state(self) -> FrameState | None:
-        """The rules in force, or None where the section does not say: the rows start later."""
+        """The rules in force, or None where no row is: the rows start later."""
         return no_row_state(self.function.body, self.version) if self.row is None else self.row.state
 
     @property

@@ -34,10 +34,10 @@ class _CodeForms(NamedTuple):
     """Instructions of an ABI: a pattern of padding, and one of the instructions of stubs, whose groups are effects.
 
     `more` leaves the frame as it is; `push`, `pair` and `save` push a word, two words, and a word below the RA; `leave`
-    jumps to where memory says, and `back` returns; `jump` and `call` lead to a target as far away as `t` says, in units
-    of `unit` bytes, from the start of the instruction or, with `counts_from_end`, its end. A number of `literal` bytes
-    follows a jump. `trap` fills stubs, and may be code elsewhere, as `zeros`, of an instruction's alignment, may.
-    `other` is an instruction that is not known: where nothing tells its size, all that follows.
+    jumps through memory or a register, and `back` returns; `jump` and `call` lead to a target at the distance `t`, in
+    units of `unit` bytes, from the start of the instruction or, with `counts_from_end`, its end. A number of `literal`
+    bytes follows a jump. `trap` fills stubs, and may be code elsewhere, as `zeros`, of an instruction's alignment, may.
+    `other` is an unknown instruction: where nothing tells its size, all that follows.
     """
 
     fill: bytes
@@ -251,7 +251,7 @@ def _entries(inside: dict[int, _Instruction], targets: set[int | None]) -> Itera
         may_begin = instruction.ends_flow or (may_begin and instruction.effect == "fill")
 
 
-def _followed(instructions: dict[int, _Instruction], entries: "set[int]") -> dict[int, set[_Frame]]:
+def _followed(instructions: dict[int, _Instruction], entries: set[int]) -> dict[int, set[_Frame]]:
     """Return the frames with which each instruction is reached."""
     frames: dict[int, set[_Frame]] = {}
     work = [(vaddr, _Frame(0)) for vaddr in sorted(entries)]

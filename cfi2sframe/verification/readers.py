@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Demands of each reader of SFrame sections, and of `verify` on every section, as one table.
 
-`judge` says what a reader would do with a section, `unmet_demands` what `verify` has against it. Each rule was seen in
-the releases that its editions name: in the reader's source, or by running it.
+`verdicts_of` returns the verdicts of a reader on a section, `unmet_demands` that of `verify`. Each rule was seen in the
+releases that its editions name: in the reader's source, or by running it.
 
 - verify: what the specification demands, whatever the rows mean.
 - unusual: what it allows, and the strictest readers do not take: this program never writes it.
@@ -220,7 +220,7 @@ def verdicts_of(
 
 
 def refusal_of_file(name: str, image: ElfImage) -> Broken | None:
-    """Return why the newest edition of the reader called `name` would read no section of a file, whatever it says."""
+    """Return why the newest edition of the reader called `name` would read no section of a file, whatever its rows."""
     key, edition = _newest_edition(name)
     for rule in _FILE_RULES:
         message = rule.check(image, edition) if key in rule.editions else None

@@ -233,22 +233,16 @@ def _evaluate_at_pcs(column: RangeMap[int], numbers: Numbers, arch: Arch) -> Non
         evaluation = rules_of(claim.rows[0][1].cfa) if len(claim.rows) == 1 else None
         if evaluation is not None:
             ((cie, row),) = claim.rows
-            rows = [((cie, row._replace(cfa=rule)),) for rule in evaluation.rules]
-            evaluated = [claim._replace(rows=row, evidence="plt_cfi") for row in rows]
-            blocks_of[index] = (
-                evaluation.size,
-                list(zip(evaluation.deltas, map(numbers.of_claim, evaluated), strict=True)),
-            )
+            rows = [row._replace(cfa=rule) for rule in evaluation.rules]
+            evaluated = [numbers.of_claim(claim._replace(rows=((cie, row),), evidence="plt_cfi")) for row in rows]
+            blocks_of[index] = evaluation.size, list(zip(evaluation.deltas, evaluated, strict=True))
     places = [place for place, index in enumerate(column.values) if index in blocks_of] if blocks_of else ()
     for start, end, index in [column.range_at(column.starts[place]) for place in places]:
-        column.put(*_repeated(start, end, 0, *blocks_of[index]), end)
+        column.put(*_repeated(start, end, *blocks_of[index]), end)
 
 
-def _repeated(
-    start: int, end: int, origin: int, size: int, rows: Iterable[tuple[int, int]]
-) -> tuple[list[int], list[int]]:
-    """Return the rows of blocks that repeat each `size` bytes from `origin` on, in `[start, end)`, as columns."""
-    blocks = range(start - (start - origin) % size, end, size)
-    in_block = list(rows)
-    row_at = {max(start, block + delta): row for block in blocks for delta, row in in_block if block + delta < end}
+def _repeated(start: int, end: int, size: int, rows: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """Return the rows in `[start, end)` of aligned blocks of `size` bytes, as columns."""
+    blocks = range(start - start % size, end, size)
+    row_at = {max(start, block + delta): row for block in blocks for delta, row in rows if block + delta < end}
     return list(row_at), list(row_at.values())
