@@ -67,25 +67,23 @@ class CfiSection(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes of CFI that the section has."""
+        """The section's size in bytes."""
         return len(self.data)
 
 
 def eh_frames(image: ElfImage) -> tuple[CfiSection, ...]:
-    """Return `.eh_frame` of a linked file, and all sections of that name of an object; none that holds no FDE.
+    """Return the `.eh_frame` of a linked file, or all sections of that name in an object; none without an FDE.
 
     Raises `ElfError` when it cannot be read.
     """
     sections = [s for s in image.sections_named(".eh_frame") if s.flags & c.SHF_ALLOC]
     if sections:
-        found = _sections(image, sections, "eh_frame")
         # A section of terminators only, as static Go programs have it, holds no FDE.
-        return tuple(f for f in found if f.data.strip(b"\0"))
-    if not image.sections and not image.is_relocatable:
-        found_by_header = _eh_frame_by_header(image)
-        if found_by_header is not None:
-            return (found_by_header,)
-    return ()
+        return tuple(s for s in _sections(image, sections, "eh_frame") if s.data.strip(b"\0"))
+    if image.sections or image.is_relocatable:
+        return ()
+    frames = _eh_frame_by_header(image)
+    return () if frames is None else (frames,)
 
 
 def debug_frames(image: ElfImage) -> tuple[CfiSection, ...]:
@@ -107,16 +105,17 @@ def debug_file_frames(image: ElfImage) -> tuple[CfiSection, ...]:
     debug = image.debug_file
     if debug is None:
         return ()
-    return tuple(f._replace(name=f"{debug.name}({f.name})", kind="debug_file") for f in debug_frames(debug))
+    return tuple(s._replace(name=f"{debug.name}({s.name})", kind="debug_file") for s in debug_frames(debug))
 
 
 def _sections(image: ElfImage, sections: list[ElfSection], kind: CfiKind) -> tuple[CfiSection, ...]:
-    """Read sections of CFI. Raises `ElfError` when they, their relocations or symbols overlap, and exceed the file."""
+    """Read sections of CFI. Raises `ElfError` when they, their relocations or symbols add up to more than the file."""
     _refuse_overlap(image, sections)
     tables = _relocation_tables(image, sections) if image.is_relocatable else {}
-    every = [table for group in tables.values() for table in group]
-    _refuse_overlap(image, every)
-    _refuse_overlap(image, [image.sections[link] for link in {t.link for t in every} if link < len(image.sections)])
+    all_tables = [table for group in tables.values() for table in group]
+    links = {table.link for table in all_tables}
+    _refuse_overlap(image, all_tables)
+    _refuse_overlap(image, [image.sections[link] for link in links if link < len(image.sections)])
     table_vaddr = _table_vaddr(image)
     return tuple(_section(image, s, kind, tables.get(s.index, ()), table_vaddr) for s in sections)
 
@@ -128,7 +127,7 @@ def _refuse_overlap(image: ElfImage, sections: list[ElfSection]) -> None:
 
 
 def _relocation_tables(image: ElfImage, sections: list[ElfSection]) -> dict[int, list[ElfSection]]:
-    """Return the sections that relocate each of some sections, by its index, in file order."""
+    """Return, by the index of each section, the relocation sections that apply to it, in file order."""
     tables: dict[int, list[ElfSection]] = {section.index: [] for section in sections}
     for table in image.sections:
         if table.type in (c.SHT_RELA, c.SHT_REL) and table.info in tables:
@@ -147,8 +146,9 @@ def _section(
     vaddr = section.vaddr if kind == "eh_frame" else 0
     if image.is_relocatable:
         data, relocations, unresolved = _relocate(image, tables, data, vaddr)
-    place = (section.name, kind, data, vaddr, relocations, unresolved, table_vaddr)
-    return CfiSection(*place, is_of_object=image.is_relocatable)
+    return CfiSection(
+        section.name, kind, data, vaddr, relocations, unresolved, table_vaddr, is_of_object=image.is_relocatable
+    )
 
 
 def _table_vaddr(image: ElfImage) -> int | None:
@@ -218,8 +218,8 @@ def relocated_bytes(image: ElfImage, section: ElfSection) -> bytes:
 def _relocate(
     image: ElfImage, tables: Sequence[ElfSection], data: bytes, vaddr: int
 ) -> tuple[bytes, dict[int, Relocation], frozenset[int]]:
-    """Return relocated bytes, the relocations applied by offset, and the offsets of those that cannot be applied."""
-    known = image.arch.cfi_relocations
+    """Return relocated bytes, the applied relocations by offset, and the offsets of those that cannot be applied."""
+    forms = image.arch.cfi_relocations
     out = bytearray(data)
     applied: dict[int, Relocation] = {}
     unresolved: set[int] = set()
@@ -233,7 +233,7 @@ def _relocate(
             relocation = Relocation(info & 0xFFFFFFFF, info >> 32, addend)
             if relocation.type == _R_NONE:
                 continue
-            form = known.get(relocation.type)
+            form = forms.get(relocation.type)
             index = relocation.symbol_index
             symbol_vaddr = symbol_vaddrs[index] if index < len(symbol_vaddrs) else None
             if form is None or symbol_vaddr is None or offset + form[0] > len(out):

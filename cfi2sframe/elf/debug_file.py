@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The separate debug file of a linked file: where it is, and what shows that it belongs to the file.
+"""Find the separate debug file of a linked file, and check that it belongs to the file.
 
-Compilers that write no `.eh_frame` leave the CFI in `.debug_frame`, which `strip` takes out of the program. Nothing is
-looked for unless the caller asks, because the same input has to give the same bytes on every machine.
+Compilers that write no `.eh_frame` leave the CFI in `.debug_frame`, which `strip` removes from the program. The
+search is made only on request, because the same input has to give the same bytes on every machine.
 """
 
 import os
@@ -21,7 +21,7 @@ from cfi2sframe.elf.notes import parse_notes
 from cfi2sframe.errors import InputError, checked_path, reason_of
 from cfi2sframe.process.guard import part
 
-#: Looks where gdb looks.
+#: Search where gdb does.
 AUTO: Final = "auto"
 #: Where distributions install debug files; gdb calls it the debug file directory.
 _SYSTEM_FOLDER: Final = "/usr/lib/debug"
@@ -38,7 +38,7 @@ class _DebugLink(NamedTuple):
 
 @contextmanager
 def with_debug_file(image: ElfImage, where: str | None, root: str = "") -> Iterator[ElfImage]:
-    """Give an image with the debug file that `find_debug_file` finds, if any, to a block; `where` None: it has none.
+    """Yield the image with the debug file that `find_debug_file` finds; the image alone if none, or `where` is None.
 
     In the block, the limits of a job allow for the size of both files. Raises what `find_debug_file` raises.
     """
@@ -53,13 +53,13 @@ def with_debug_file(image: ElfImage, where: str | None, root: str = "") -> Itera
 
 
 def find_debug_file(image: File, where: str | os.PathLike[str], root: str = "") -> ElfImage | None:
-    """Return the separate debug file of a linked file, given as for `load`; None where none is found.
+    """Return the separate debug file of a linked file, given as for `load`; None if there is none.
 
-    `where` is its path, or a directory like `/usr/lib/debug`, or "auto" for that one. In a directory it is looked for
-    as gdb does: by build-id, then by the name in `.gnu_debuglink`, beside the file and in `.debug/` there, too; what
-    does not belong to the file is passed over. `root` is the directory below which the file is, if it is of another
-    process or machine: what the caller does not name is looked for only there. Raises `InputError` when the file at a
-    path cannot be used for the image, `RequestError` when `where` is no path.
+    `where` is its path, or a directory like `/usr/lib/debug`, or "auto" for that one. A directory is searched as gdb
+    does: by build-id, then by the name in `.gnu_debuglink`, also beside the file and in `.debug/` there; files that do
+    not belong to this one are passed over. `root` is the directory below which the file is, if it is of another process
+    or machine: paths that the caller does not name are searched only there. Raises `InputError` when the file at a path
+    cannot be used for the image, `RequestError` when `where` is no path.
     """
     where, image = checked_path(where), load(image)
     if where != AUTO and not os.path.isdir(where):
@@ -145,15 +145,15 @@ def _code_places(image: ElfImage, *, by_section: bool) -> set[tuple[int, int]]:
 def build_id_of(image: ElfImage) -> bytes:
     """Return the build-id of a file, empty without one. Raises `ElfError`."""
     # The program headers of a debug file may lead to other bytes.
-    found = [(image.section_bytes(s), s.alignment) for s in image.sections if s.type == c.SHT_NOTE]
+    notes = [(image.section_bytes(s), s.alignment) for s in image.sections if s.type == c.SHT_NOTE]
     if not image.sections:
-        notes = (p for p in image.segments if p.type == c.PT_NOTE)
-        found = [(image.bytes_at(p.vaddr, p.file_size) or b"", p.alignment) for p in notes]
-    return build_id_in(found, image.byte_order)
+        segments = (p for p in image.segments if p.type == c.PT_NOTE)
+        notes = [(image.bytes_at(p.vaddr, p.file_size) or b"", p.alignment) for p in segments]
+    return build_id_in(notes, image.byte_order)
 
 
 def build_id_in(contents: Iterable[tuple[Buffer, int]], byte_order: ByteOrder) -> bytes:
-    """Return the build-id in the contents of notes, each with its alignment; empty without one."""
+    """Return the build-id in the contents of note sections, given with their alignments; empty without one."""
     for data, alignment in contents:
         for note in parse_notes(data, byte_order, alignment):
             if (note.owner, note.type) == (b"GNU", _NT_GNU_BUILD_ID):

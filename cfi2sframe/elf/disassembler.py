@@ -6,14 +6,14 @@ from typing import Any, Final
 
 from cfi2sframe.errors import InputError
 
-#: The names that capstone has for AMD64, and for its mode.
+#: Capstone's names for AMD64 (since version 6, and before it) and for its mode.
 AMD64_DISASSEMBLER: Final = ("CS_ARCH_X86", "CS_ARCH_X86", "CS_MODE_64")
 #: Bytes of address space that loading it takes at most: 16.2 MiB (5.0.9).
 _LIBRARY_SIZE: Final = 18 << 20
 
 
 def open_disassembler(names: tuple[str, str, str], what: str, otherwise: str = "") -> Any:  # noqa: ANN401 - no types
-    """Return a disassembler without details. `names` are those of a machine, which version 6 has changed, and a mode.
+    """Return a disassembler without details. `names`: of the machine, since version 6 and before it, and of the mode.
 
     Raises `InputError` where capstone cannot be loaded: the message says `what` is done with it, and what to do
     `otherwise`.
@@ -29,7 +29,7 @@ def open_disassembler(names: tuple[str, str, str], what: str, otherwise: str = "
 
 @cache
 def _load_capstone() -> Any:  # noqa: ANN401 - no types
-    # Without room for it, it would fail in many ways, and print some. Zeros of that size take 1.7 ms.
+    # Ask for the memory first: without it, capstone fails in many ways, and some print. The zeros take 1.7 ms.
     bytes(_LIBRARY_SIZE)
     import capstone
 

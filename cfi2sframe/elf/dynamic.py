@@ -16,7 +16,7 @@ from cfi2sframe.elf.headers import RELA_SIZE, Buffer, ByteOrder
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ElfError
 
-#: How many words of 8 bytes the bitmap of one SHT_RELR entry describes.
+#: Words of 8 bytes that the bitmap of one SHT_RELR entry describes.
 _BITMAP_WORDS: Final = 63
 #: Entries that lead to tables of relocations, and those of their sizes. PLTs of lld and mold are in DT_JMPREL alone.
 #: That is first, since DT_RELA may lead to the same table, or leave the file.
@@ -31,13 +31,13 @@ _SECTION_TAGS: Final = {c.SHT_RELA: c.DT_RELA, c.SHT_RELR: c.DT_RELR, c.SHT_ANDR
 
 
 class DynamicTable(NamedTuple):
-    """A table of dynamic relocations: `tag` is that of its entry, or of one for such a section; its 64-bit words."""
+    """The 64-bit words of a table of dynamic relocations; `tag` is that of the dynamic entry for such tables."""
 
     tag: int
     words: Sequence[int]
 
     def columns(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
-        """Return all r_offset, r_info and r_addend, unsigned, of an Elf64_Rela table; nothing of a compact one."""
+        """Return all r_offset, r_info and r_addend, unsigned, of an Elf64_Rela table; none of a compact one."""
         words = self.words[:0] if self.tag in _RELR_TAGS else self.words
         return words[0::3], words[1::3], words[2::3]
 
@@ -46,9 +46,9 @@ class DynamicTable(NamedTuple):
         return zip(*self.columns(), strict=True)
 
     def packed(self) -> Iterator[tuple[int, int]]:
-        """Yield what each word of a compact table (SHT_RELR) relocates; nothing of an Elf64_Rela table.
+        """Yield what each word of a compact table (SHT_RELR) relocates; nothing for an Elf64_Rela table.
 
-        That is an address, and a bit for each 8 bytes from there on (gABI, "Relative Relocation Table").
+        Each is an address, and a bit for every 8 bytes from there on (gABI, "Relative Relocation Table").
         """
         position = 0
         for word in self.words if self.tag in _RELR_TAGS else ():
@@ -61,9 +61,9 @@ class DynamicTable(NamedTuple):
 
 
 def words_of(data: Buffer, byte_order: ByteOrder, count: int) -> "array[int]":
-    """Return the 64-bit words of a table, as many as whole records of `count` words have.
+    """Return the 64-bit words of a table's whole records, which have `count` words each.
 
-    An array has 8 bytes for each, where a tuple would have 40: all that is loaded may be read so.
+    An array takes 8 bytes a word, a tuple 40, and callers read all loaded bytes of large files.
     """
     words = array("Q")
     words.frombytes(data[: len(data) // (8 * count) * 8 * count])
@@ -87,7 +87,7 @@ def dynamic_entries(image: ElfImage) -> dict[int, int]:
 
 
 def dynamic_tables(image: ElfImage) -> Iterator[DynamicTable]:
-    """Yield the tables of dynamic relocations, each once; those that are packed as Android's are not among them.
+    """Yield the tables of dynamic relocations, each once, except for Android's packed ones.
 
     Raises `ElfError` at a table that leaves the file.
     """

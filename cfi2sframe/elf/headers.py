@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The headers of an ELF64 file as records, from bytes and back: file header, program headers, section headers.
 
-Knows the fields of the gABI and nothing else; callers have to check whether the headers make sense.
+Knows the fields of the gABI and nothing else; callers check whether the headers make sense.
 """
 
 import struct
@@ -58,24 +58,23 @@ class StringTable:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._known: dict[int, str] = {}
+        self._decoded: dict[int, str] = {}
 
     def at(self, offset: int) -> str:
         """Return the string at an offset, up to its NUL or the table's end; empty when the offset leaves the table.
 
         Bytes that are not UTF-8 are escaped.
         """
-        known = self._known.get(offset)
-        if known is not None:
-            return known
-        end = self._data.find(b"\0", offset)
-        raw = self._data[offset:] if end < 0 else self._data[offset:end]
-        text = self._known[offset] = raw.decode("utf-8", "backslashreplace")
+        text = self._decoded.get(offset)
+        if text is None:
+            end = self._data.find(b"\0", offset)
+            raw = self._data[offset:] if end < 0 else self._data[offset:end]
+            text = self._decoded[offset] = raw.decode("utf-8", "backslashreplace")
         return text
 
 
 class FileHeader(NamedTuple):
-    """Elf64_Ehdr. `ident` is e_ident, 16 bytes. Counts and indices are as stored: the null section has large ones."""
+    """Elf64_Ehdr. `ident` is e_ident, 16 bytes. Counts and indices are as stored; the null section holds large ones."""
 
     ident: bytes
     type: int
@@ -187,11 +186,11 @@ class ProgramHeader(NamedTuple):
         return Span(self.vaddr, self.vaddr + self.file_size)
 
     def vaddr_of(self, file_offset: int) -> int:
-        """Return the address of a file offset, by the segment's distance of the two; the segment need not hold it."""
+        """Return the address of a file offset by the segment's distance between them; it may be outside the segment."""
         return file_offset - self.file_offset + self.vaddr
 
     def offset_of(self, vaddr: int) -> int:
-        """Return the file offset of an address, as `vaddr_of` does the reverse."""
+        """Return the file offset of an address, the reverse of `vaddr_of`."""
         return vaddr - self.vaddr + self.file_offset
 
     def pack(self, byte_order: ByteOrder) -> bytes:

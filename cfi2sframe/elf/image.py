@@ -158,7 +158,7 @@ class ElfImage:
         return data if data is not None and len(data) == size else None
 
     def code_bytes(self, code: CodeRange, start_vaddr: int, end_vaddr: int) -> bytes:
-        """Return the bytes of addresses in a code range, of an object, too; fewer where the file does not have them."""
+        """Return the bytes at addresses in a code range, also in an object; fewer where the file does not have them."""
         if not code.section_index:
             return self.bytes_at(start_vaddr, end_vaddr - start_vaddr) or b""
         section = self.sections[code.section_index]
@@ -201,9 +201,9 @@ class ElfImage:
         return None
 
     def code_ends_of(self, vaddrs: Iterable[int]) -> Iterator[int | None]:
-        """Yield, for each address, where the last code range ends that is in its executable segment; None: no code.
+        """Yield, for each address, the end of the last code range in its executable segment; None where no code is.
 
-        Of an object, it is the address's own code range. Neighbors in one range share a look-up.
+        In an object, that is the end of the address's own code range. Neighbors in one range share a look-up.
         """
         code: CodeRange | None = None
         end: int | None = None
@@ -214,7 +214,7 @@ class ElfImage:
             yield end
 
     def _end_of_code_from(self, code: CodeRange) -> int:
-        # Not the end of the segment, which an .sframe there moves.
+        # Not the end of the segment, which moves when the segment gets an .sframe.
         end = self._code_segment_end(code.start_vaddr)
         last = self.code_ranges[bisect_left(self._code_starts, end) - 1]
         return max(code.end_vaddr, min(last.end_vaddr, end))
@@ -263,7 +263,7 @@ class ElfImage:
 
     @property
     def symbol_tables(self) -> tuple[ElfSection, ...]:
-        """The .symtab and the .dynsym that there are; a file has at most one of each kind (gABI, "Sections")."""
+        """The .symtab and the .dynsym, where there are; a file has at most one of each kind (gABI, "Sections")."""
         kinds = (c.SHT_SYMTAB, c.SHT_DYNSYM)
         return tuple(table for kind in kinds for table in [s for s in self.sections if s.type == kind][:1])
 
@@ -284,10 +284,10 @@ class ElfImage:
 
         Raises `ElfError` when the table leaves the file. Cached, since every relocated section needs it.
         """
-        known = self._symbol_vaddrs.get(section.index)
-        if known is None:
-            known = self._symbol_vaddrs[section.index] = tuple(vaddr for _, _, vaddr in self._raw_symbols(section))
-        return known
+        vaddrs = self._symbol_vaddrs.get(section.index)
+        if vaddrs is None:
+            vaddrs = self._symbol_vaddrs[section.index] = tuple(vaddr for _, _, vaddr in self._raw_symbols(section))
+        return vaddrs
 
     def _raw_symbols(
         self, section: ElfSection, values: Container[int] | None = None
@@ -329,7 +329,7 @@ class ElfImage:
         return section.vaddr + value if section.flags & c.SHF_ALLOC else value
 
     def names_of(self, vaddrs: Iterable[int]) -> dict[int, str]:
-        """Return the names of the functions that start at these addresses, where symbol tables know them.
+        """Return the names of the functions that start at these addresses, where symbol tables have them.
 
         A function symbol is preferred to others.
         """
@@ -341,8 +341,8 @@ class ElfImage:
     def functions(self, within: Container[int] | None = None) -> dict[int, Symbol]:
         """Return the functions that symbols name, by address; with `within`, those that start at its addresses.
 
-        They are symbols of functions, and labels with a size, which some assembly gives its functions. Of several at
-        one address, the best is a function with a size, then one without, then a label.
+        These are symbols of functions, and labels with a size, as some assembly has for its functions. At one address,
+        a function with a size is preferred to one without, and that to a label.
         """
 
         def rank(symbol: Symbol) -> int | None:
@@ -353,9 +353,9 @@ class ElfImage:
         return self._best_symbols(rank, within)
 
     def _best_symbols(self, rank: Callable[[Symbol], int | None], within: Container[int] | None) -> dict[int, Symbol]:
-        """Return the named symbol of the lowest rank at each address; None is no rank.
+        """Return the named symbol of the lowest rank at each address, without symbols whose rank is None.
 
-        Of equal ones it is the first, and .symtab precedes .dynsym. What follows damage in a table is left out.
+        Of equal ranks the first counts, and .symtab precedes .dynsym. A damaged table counts up to the damage.
         """
         best: dict[int, tuple[int, Symbol]] = {}
         # In a linked file st_value is the address, so most entries of a large table can be skipped unread.
@@ -365,7 +365,7 @@ class ElfImage:
                 for symbol in self.symbols(table, values):
                     if symbol.vaddr is None or not symbol.name or (within is not None and symbol.vaddr not in within):
                         continue
-                    found = rank(symbol)
-                    if found is not None and (symbol.vaddr not in best or found < best[symbol.vaddr][0]):
-                        best[symbol.vaddr] = found, symbol
+                    own = rank(symbol)
+                    if own is not None and (symbol.vaddr not in best or own < best[symbol.vaddr][0]):
+                        best[symbol.vaddr] = own, symbol
         return {vaddr: symbol for vaddr, (_, symbol) in best.items()}

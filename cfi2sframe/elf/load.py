@@ -10,12 +10,12 @@ from typing import BinaryIO, Final
 from cfi2sframe.constants.elf import ELF_MAGIC
 from cfi2sframe.constants.perf import PERF_MAGICS
 from cfi2sframe.constants.sframe import SFRAME_MAGIC
-from cfi2sframe.elf.contents import FileBytes, FileData, LazyBytes, part_of
+from cfi2sframe.elf.contents import FileBytes, FileData, LazyBytes, OpenFile, part_of
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import InputError, RequestError, check_type, checked_path, naming_path, with_file_name
 
-#: What names a file in the library: its path, its bytes, the file opened for reading bytes, or its image.
+#: A file as callers of the library name it: its path, its bytes, the file opened for reading bytes, or its image.
 File = str | os.PathLike[str] | bytes | bytearray | memoryview | LazyBytes | BinaryIO | ElfImage
 
 
@@ -41,7 +41,7 @@ def content_of(source: File, name: str | None = None) -> tuple[FileData, str]:
     if isinstance(source, LazyBytes):
         return source, name or ""
     if isinstance(source, Buffer):
-        # The caller's own may change.
+        # A copy, since the caller may change its buffer.
         return bytes(source), name or ""
     if isinstance(source, str | os.PathLike):
         path = checked_path(source)
@@ -76,7 +76,7 @@ _SFRAME_MAGICS: Final = (SFRAME_MAGIC.to_bytes(2, "little"), SFRAME_MAGIC.to_byt
 PATH_ONLY: Final[int] = getattr(os, "O_PATH", 0o10000000 if sys.platform == "linux" else 0)
 #: A FIFO must not block, and a terminal must not become this process's.
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-#: Where the kernel lists the open descriptors of this process.
+#: The directory in which the kernel lists the open descriptors of this process.
 DESCRIPTORS: Final = "/proc/self/fd"
 #: As many links as Linux follows.
 _MAX_LINKS: Final = 40
@@ -92,14 +92,14 @@ def open_unfollowed(path: str, folder: int | None = None) -> int:
 
 
 def open_regular(path: str, root: str = "") -> int:
-    """Open a regular file for reading, without opening anything else: that would start a device, or release a writer.
+    """Open a regular file for reading, and nothing else: opening may start a device, or release the writer of a FIFO.
 
     `root` is the directory that "/" means in the path and in symbolic links, so that none leads out of it; empty, the
     kernel follows the path. Linux opens the path alone (O_PATH), and then, if it is that of a regular file, that file
-    by its descriptor. Where the system has no O_PATH, or /proc is not mounted, the file is looked at by its name: what
-    takes its place in the next moment may be opened, without blocking, but is not read.
+    by its descriptor. Where the system has no O_PATH, or /proc is not mounted, the file is checked by its name: what
+    replaces it in the next moment may be opened, without blocking, but is not read.
 
-    Raises `OSError`, and `InputError` when it is no regular file or is empty, as those of /proc are, whose reading may
+    Raises `OSError`, and `InputError` when it is no regular file, or is empty: those of /proc are, and reading them may
     have effects.
     """
     looks_first = PATH_ONLY and os.path.isdir(DESCRIPTORS)
@@ -159,7 +159,7 @@ def _refuse_irregular(status: os.stat_result) -> None:
 
 
 def read_stream(stream: BinaryIO) -> bytes:
-    """Return the bytes of a pipe or device, or only the first four where these are not those of ELF, SFrame or perf.
+    """Return the bytes of a pipe or device; only the first four unless they are those of ELF, SFrame or perf.
 
     Some devices never end. Raises `OSError`.
     """
@@ -195,10 +195,8 @@ def read_open(descriptor: int) -> memoryview | FileBytes:
     """
     status = os.fstat(descriptor)
     stored = _stored_size(descriptor, status) if stat.S_ISREG(status.st_mode) else 0
-    # Holes are never read as a whole: only what is stored counts for the limits of a job.
+    # Files with holes are read on demand: only their stored bytes count for the limits of a job.
     if stat.S_ISREG(status.st_mode) and (status.st_size >= _LARGE_SIZE or stored < status.st_size):
-        from cfi2sframe.elf.contents import FileBytes, OpenFile
-
         return FileBytes(OpenFile(os.dup(descriptor)), 0, status.st_size, stored)
     with open(descriptor, "rb", closefd=False) as file:
         if not stat.S_ISREG(status.st_mode):
@@ -209,13 +207,13 @@ def read_open(descriptor: int) -> memoryview | FileBytes:
 
 
 def read_part(data: FileData, start: int, end: int) -> FileData:
-    """Return a part of a file's bytes as `read_file` does those of a file: of a large one on demand."""
-    found = part_of(data, start, end)
-    return found if isinstance(found, Buffer) or len(found) >= _LARGE_SIZE else memoryview(bytes(found))
+    """Return a part of a file's bytes as `read_file` returns a file: a large one is read on demand."""
+    part = part_of(data, start, end)
+    return part if isinstance(part, Buffer) or len(part) >= _LARGE_SIZE else memoryview(bytes(part))
 
 
 def _stored_size(descriptor: int, status: os.stat_result) -> int:
-    """Return how many bytes of a file are not in holes; all, where the file system does not tell. Raises `OSError`."""
+    """Return how many bytes of a file are not in holes; all if the file system does not tell. Raises `OSError`."""
     size = status.st_size
     # Some file systems count the blocks of a new file later, so this alone does not show a hole.
     if status.st_blocks * _BLOCK_UNIT >= size:

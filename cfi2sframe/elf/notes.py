@@ -11,8 +11,8 @@ from cfi2sframe.elf.headers import Buffer, ByteOrder
 #: Owners of the notes that toolchains write: build-id, ABI, properties, gold's version; Go's build ID. Their readers
 #: find them by PT_NOTE or by the section's name.
 _TOOLS: Final = frozenset({b"GNU\0", b"Go\0\0"})
-#: Those of what programs read, too: package and dlopen metadata (FDO), Mozilla's crash annotations. None means a place
-#: relative to itself: Mozilla's hold how far they are from the ELF header, since elfhack moves them.
+#: Owners of notes that programs read, too: package and dlopen metadata (FDO), Mozilla's crash annotations. None points
+#: relative to itself: Mozilla's hold their distance from the ELF header, since elfhack moves them.
 _PROGRAMS: Final = frozenset({b"FDO\0", b"mozannotation\0"})
 
 
@@ -25,7 +25,7 @@ class Note(NamedTuple):
 
 
 def _notes_in(data: Buffer, byte_order: ByteOrder, alignment: int) -> Iterator[tuple[bytes, int, int, int]]:
-    """Yield owner and type of each note, and where its contents are. Raises `struct.error` when one is truncated."""
+    """Yield each note's owner and type, and the start and end of its data. Raises `struct.error` at a truncated one."""
     position, unit = 0, 8 if alignment == 8 else 4
     while position < len(data):
         owner_size, size, kind = struct.unpack_from(byte_order + "III", data, position)
@@ -44,10 +44,10 @@ def parse_notes(data: Buffer, byte_order: ByteOrder, alignment: int = 4) -> Iter
 
 
 def are_of_tools(content: bytes, byte_order: ByteOrder, alignment: int) -> bool | None:
-    """Return whether bytes are whole notes that toolchains write; None if some are of owners that are not known.
+    """Return True for whole notes that toolchains write, False if programs read some too, None for any other owner.
 
-    `alignment` is that of the bytes. Both kinds mean the same at another address. Of others nobody knows who reads
-    them, and how: programs leave the distance of a variable in a note for their crash reporters (Crashpad, GWP-ASan).
+    `alignment` is that of the bytes. Notes of both kinds mean the same at another address. Those of other owners may
+    not: programs leave the distance of a variable in a note for their crash reporters (Crashpad, GWP-ASan).
     """
     try:
         owners = {owner for owner, *_ in _notes_in(content, byte_order, alignment)}

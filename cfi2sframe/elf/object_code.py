@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An image's code as it runs, and its tables: in an object, with relocations applied against the image's layout.
 
-What an object does not define gets an address of its own outside of all sections, so that calls lead there.
+Each symbol that an object does not define gets an address of its own outside of all sections, where calls lead.
 """
 
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ _IMPORT_ALIGNMENT: Final = 1 << 20
 
 
 class RelocatedCode:
-    """The bytes of an image's code, and `imports`: the names of what an object does not define, by their addresses."""
+    """The bytes of an image's code, and `imports`: the names of an object's undefined symbols, by their addresses."""
 
     def __init__(self, image: ElfImage) -> None:
         self.image = image
         self.imports: dict[int, str] = {}
         self._sections: dict[int, bytes] = {}
         self._first_import = 0
-        #: By a section's number, those that have its relocations.
+        #: Relocation sections, by the index of the section that they apply to.
         self._relocations: dict[int, list[ElfSection]] = {}
         if image.is_relocatable:
             end = max((section.vaddr + section.size for section in image.sections), default=0)
@@ -40,7 +40,7 @@ class RelocatedCode:
                     self._relocations.setdefault(table.info, []).append(table)
 
     def read(self, code: CodeRange, start_vaddr: int, end_vaddr: int) -> bytes:
-        """Return the bytes of addresses in a code range; fewer where the file does not have them."""
+        """Return the bytes at addresses in a code range; fewer where the file does not have them."""
         if not self.image.is_relocatable:
             return self.image.code_bytes(code, start_vaddr, end_vaddr)
         section = self.image.sections[code.section_index]
@@ -53,8 +53,8 @@ class RelocatedCode:
         section = self.image.section_at(vaddr)
         if section is None:
             return None
-        found = self._contents(section)[vaddr - section.vaddr : vaddr - section.vaddr + size]
-        return found if len(found) == size else None
+        data = self._contents(section)[vaddr - section.vaddr : vaddr - section.vaddr + size]
+        return data if len(data) == size else None
 
     def _contents(self, section: ElfSection) -> bytes:
         """Return a section's relocated bytes; none where it leaves the file."""
@@ -67,19 +67,17 @@ class RelocatedCode:
     def _undefined(self) -> Iterator[tuple[int, str]]:
         for table in self.image.symbol_tables:
             if table.type == c.SHT_SYMTAB:
-                try:
+                with suppress(ElfError):
                     for number, symbol in enumerate(self.image.symbols(table)):
                         if symbol.section_index == c.SHN_UNDEF and symbol.name:
                             yield self._first_import + _IMPORT_SIZE * number, symbol.name
-                except ElfError:
-                    continue
 
     def _relocated(self, content: bytes, section: ElfSection) -> bytes:
-        """Return a section's bytes with the relocations of its calls, jumps, loads of addresses, and tables."""
+        """Return a section's bytes, with the relocations of calls, jumps, loads of addresses, and tables applied."""
         image = self.image
         arch = image.arch
         data = bytearray(content)
-        known = {arch.absolute_relocation: _WORD, arch.pc64_relocation: _WORD, **arch.branch_relocations}
+        forms = {arch.absolute_relocation: _WORD, arch.pc64_relocation: _WORD, **arch.branch_relocations}
         for table in self._relocations.get(section.index, ()):
             try:
                 entries = image.records(table, "QQq")
@@ -87,7 +85,7 @@ class RelocatedCode:
             except ElfError:
                 continue
             for offset, info, addend in entries:
-                form = known.get(info & 0xFFFFFFFF)
+                form = forms.get(info & 0xFFFFFFFF)
                 if form is None or offset + form[2] > len(data) or info >> 32 >= len(symbol_vaddrs):
                     continue
                 target = symbol_vaddrs[info >> 32]

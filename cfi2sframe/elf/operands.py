@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operands of instructions that lead into a span of addresses: matched in bytes of code, in each form of an ABI.
 
-Functions take bytes, their address and the span, and yield the place of each operand or instruction, and where it
-leads. `referrers` says which forms there are.
+Functions take bytes, their address and the span, and yield the place of each operand or instruction, and its target.
+`referrers` has a table of the forms.
 """
 
 import re
@@ -20,15 +20,15 @@ from cfi2sframe.range_map import Span, touches
 
 _WORD: Final = struct.Struct("<I")
 
-#: AMD64: ModRM bytes that say that a distance follows. It counts from the end of the instruction, which may have an
+#: AMD64: ModRM bytes after which a distance follows. It counts from the end of the instruction, which may have an
 #: immediate operand of so many bytes (Intel's manual, volume 2, 2.2.1.6).
 _MOD_RM: Final = frozenset(range(0x05, 0x40, 8))
 _IMMEDIATE_SIZES: Final = (0, 1, 2, 4)
-#: The bytes of its largest instruction, and those that are decoded before a place. After them one way is left nearly
-#: always, wherever the first instruction starts.
+#: The bytes of its largest instruction, and those that are decoded before a place. After these, nearly always a single
+#: decoding is left, wherever the first instruction starts.
 _LARGEST: Final = 15
 _LEAD: Final = 128
-#: The most bytes from the start of a function on: each of many places may need them.
+#: The most bytes that are decoded from the start of a function on: each of many places may need them.
 _MOST_DECODED: Final = 1 << 14
 
 #: AArch64: the last bytes of ADRP, and of ADR and LDR (literal), which reach 1 MiB.
@@ -44,19 +44,18 @@ _SIMD: Final = 1 << 26
 _MOVES: Final = frozenset({0x52A00000, 0x72A00000, 0xD2A00000, 0xF2A00000})
 _MOVES_REACH: Final = 64
 
-#: s390x: the first byte, and the second byte's low digit, of what has a distance of 32 bits, in halfwords, to an
-#: operand: LARL; loads, stores and so on; comparisons (z/Architecture Principles of Operation, RIL formats b and c).
+#: s390x: the first byte, and the second byte's low digit, of instructions with a distance of 32 bits, in halfwords, to
+#: an operand: LARL; loads, stores and so on; comparisons (z/Architecture Principles of Operation, RIL formats b and c).
 _RELATIVE_LONG: Final = ((0xC0, (0,)), (0xC4, (2, *range(4, 9), *range(0xB, 0x10))), (0xC6, (0, 2, *range(4, 16))))
-#: What LLVM's offsets from a place are less than (SystemZTargetLowering::lowerGlobalAddress), in bytes.
+#: LLVM's offsets from a place are less than this (SystemZTargetLowering::lowerGlobalAddress), in bytes.
 _ANCHOR_SIZE: Final = 1 << 12
 
 
 class Amd64Code:
     """Code of AMD64 around a number in its bytes.
 
-    Instructions are decoded from the start of the function on that has an FDE. One that is not known may have any size
-    and any operand. Without an FDE, decoding starts at any byte some way before. `rare`: what looks like an operand
-    among data is one.
+    Instructions are decoded from the start of a function with an FDE on; elsewhere, from any byte some way before. One
+    that capstone does not know may have any size and any operand. `rare`: what looks like an operand among data is one.
     """
 
     def __init__(self, image: ElfImage, *, rare: bool) -> None:
@@ -64,7 +63,7 @@ class Amd64Code:
         self.rare = rare
 
     def operands(self, data: bytes, vaddr: int, span: Span) -> Iterator[tuple[int, int]]:
-        """Yield distances from the end of an instruction: their places, and where they lead."""
+        """Yield the places of distances that count from the end of an instruction, and their targets."""
         if not self.rare and not touches(self._code, Span(vaddr, vaddr + len(data))):
             # All of libLLVM is one executable segment, half of it code.
             return
@@ -74,18 +73,19 @@ class Amd64Code:
                 place, end = vaddr + at, vaddr + at + 4 + size
                 if span.start <= end + number < span.end:
                     relative = rf"ip [-+] 0x{abs(number):x}\]"
-                    if any(way in (None, (end, True)) for way in self._ways(place, relative)):
+                    if any(decoding in (None, (end, True)) for decoding in self._decodings(place, relative)):
                         yield place, end + number
 
     def is_operand(self, place: int, number: int) -> bool:
-        """Return whether an instruction over a place may have a number as its operand."""
-        return any(way is None or way[1] for way in self._ways(place, rf"(?<!ip \+ )\b0x{number:x}\b"))
+        """Return whether an instruction that covers a place may have a number as its operand."""
+        decodings = self._decodings(place, rf"(?<!ip \+ )\b0x{number:x}\b")
+        return any(decoding is None or decoding[1] for decoding in decodings)
 
-    def _ways(self, place: int, pattern: str) -> Iterator[tuple[int, bool] | None]:
-        """Yield what instructions may be over a place: the end of each, and whether its operands match a pattern.
+    def _decodings(self, place: int, pattern: str) -> Iterator[tuple[int, bool] | None]:
+        """Yield the end of each instruction that may cover a place, and whether its operands match a pattern.
 
-        None where one that is not known may be there: among data, the bytes before an instruction mislead. Raises
-        `InputError` where capstone cannot be loaded.
+        Yields None where one that capstone does not know may be there: among data, the bytes before an instruction
+        mislead. Raises `InputError` where capstone cannot be loaded.
         """
         load = self.image.segment_map.load_of(place)
         if load is None or self.image.code_range_of(place) is None:
@@ -94,10 +94,10 @@ class Amd64Code:
             return
         number = bisect_right(self._starts, place) - 1
         nearest = max(load.vaddr, place - _MOST_DECODED)
-        known = self._starts[number] if number >= 0 and self._starts[number] >= nearest else None
-        first = max(place - _LEAD, load.vaddr) if known is None else known
+        function = self._starts[number] if number >= 0 and self._starts[number] >= nearest else None
+        first = max(place - _LEAD, load.vaddr) if function is None else function
         data = self.image.bytes_at(first, min(place + _LARGEST, load.stored_vaddrs.end) - first) or b""
-        possible = set(range(first, first + _LARGEST)) if known is None else {first}
+        possible = set(range(first, first + _LARGEST)) if function is None else {first}
         seen = set[int]()
         while possible and (start := min(possible)) <= place:
             possible.remove(start)
@@ -109,8 +109,8 @@ class Amd64Code:
                 possible.add(start + decoded[1])
             elif decoded is not None:
                 yield start + decoded[1], re.search(pattern, decoded[3]) is not None
-            elif known is not None or not possible or start >= place - _LEAD // 2:
-                # Of the first ways of unknown code, most are wrong, and end soon. No other way can be dropped.
+            elif function is not None or not possible or start >= place - _LEAD // 2:
+                # Most of the first decodings of unknown code are wrong, and end soon. No other one can be dropped.
                 possible.update(set(range(start + 1, start + 1 + _LARGEST)) - seen)
                 if start + _LARGEST > place:
                     yield None
@@ -150,11 +150,11 @@ def aarch64_operands(data: bytes, vaddr: int, span: Span, *, is_fixed: bool) -> 
         pages = (word >> 5 & 0x7FFFF) << 2 | word >> 29 & 3
         page = (vaddr + at >> _PAGE_BITS) + (pages ^ 0x100000) - 0x100000 << _PAGE_BITS
         if page < span.end and span.start < page + _PAGE_SIZE:
-            targets = _added_to(word & 31, data[at + 4 :])
-            if targets is None:
+            offsets = _added_to(word & 31, data[at + 4 :])
+            if offsets is None:
                 yield vaddr + at, max(page, span.start)
             else:
-                yield from ((vaddr + at, page + each) for each in targets if span.start <= page + each < span.end)
+                yield from ((vaddr + at, page + n) for n in offsets if span.start <= page + n < span.end)
     if is_fixed:
         yield from _moves(data, vaddr, span)
 
@@ -164,7 +164,7 @@ def _added_to(register: int, data: bytes) -> list[int] | None:
 
     None unless one of them overwrites the register before anything else may read it: what is added may be elsewhere.
     """
-    found = []
+    offsets = []
     for (word,) in _WORD.iter_unpack(data[: len(data) // 4 * 4]):
         is_branch = word >> 26 & 7 == 5
         number, base, target = word >> 10 & 0xFFF, word >> 5 & 31, word & 31
@@ -178,9 +178,9 @@ def _added_to(register: int, data: bytes) -> list[int] | None:
         is_store_of_it = is_memory and target == register and not is_load and not word & _SIMD
         if base != register or is_store_of_it or not (is_add or is_memory):
             return None
-        found.append(number if is_add else number << (4 if word & 0xC4800000 == 0x04800000 else word >> 30))
+        offsets.append(number if is_add else number << (4 if word & 0xC4800000 == 0x04800000 else word >> 30))
         if target == register and (is_add or is_load):
-            return found
+            return offsets
     return None
 
 

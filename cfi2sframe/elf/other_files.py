@@ -4,7 +4,7 @@
 from typing import Final
 
 _ONLY_ELF: Final = "SFrame is defined for ELF files only"
-#: The first that fits counts. Of a pipe, only the first four bytes are known.
+#: The first match counts. Only four bytes of a pipe have been read.
 _STARTS: Final = (
     (b"!<arch>\ndebian-binary", "a package: unpack it first (dpkg-deb -x)"),
     (b"\xed\xab\xee\xdb", "a package: unpack it first (rpm2cpio)"),
@@ -26,5 +26,5 @@ _STARTS: Final = (
 
 
 def hint_about(start: bytes) -> str:
-    """Return what a file is that begins so and is no ELF file, and what to do, as the end of a message; or nothing."""
+    """Return the end of a message on a file that is not ELF: what it is by its first bytes, and what to do; or ""."""
     return next((f", but {hint}" for magic, hint in _STARTS if start.startswith(magic)), "")

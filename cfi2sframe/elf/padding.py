@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alignment padding after functions, told from code by its bytes.
+"""Alignment padding after functions, recognized by its bytes.
 
 A function that ends in a call that does not return leaves a return address in the padding after it. Unwinders of DWARF
 look up the address before; the kernel and glibc look up the return address itself, and find it where the function
@@ -23,7 +23,7 @@ _MAX_ALIGNMENT: Final = 64
 
 
 def is_fill(arch: Arch, data: bytes) -> bool:
-    """Tell whole instructions that only fill space, or a jump over those that follow it, from other bytes."""
+    """Return whether bytes are whole instructions that only fill space, or a jump over such ones that follow it."""
     if arch.skip is not None and data.startswith(arch.skip[0]):
         opcode, nop = arch.skip
         end = len(opcode) + 4
@@ -46,14 +46,14 @@ def code_outside(image: ElfImage, held: Iterable[tuple[int, int]]) -> Iterator[t
 
 
 def gaps_outside(image: ElfImage, held: Iterable[tuple[int, int]]) -> Iterator[tuple[CodeRange, Span]]:
-    """Yield the executable code outside of some ranges, ascending."""
+    """Yield the code outside of some ranges, ascending, with the code range that holds it."""
     for start, end, code, is_held in walk_both(code_of(image), bytes_of(held)):
         if code is not None and not is_held:
             yield code, Span(start, end)
 
 
 def code_of(image: ElfImage) -> RangeMap[CodeRange | None]:
-    """Return which code range holds an address."""
+    """Return the map from addresses to the code range that holds them."""
     return RangeMap(None, ((code.start_vaddr, code.end_vaddr, code) for code in image.code_ranges))
 
 
@@ -64,9 +64,9 @@ def find_padding(image: ElfImage, functions: Sequence[tuple[int, int]]) -> tuple
     where there are no sections): after a section of an object, the linker may place anything. It consists of
     instructions that do nothing, has fewer than 64 bytes, and no symbol, entry point or relocation refers to it.
     """
-    # Most gaps have the bytes of another one.
-    known: dict[bytes, bool] = {}
-    found: list[Span] = []
+    # Most gaps have the same bytes as another one.
+    verdicts: dict[bytes, bool] = {}
+    padding: list[Span] = []
     starts = [start for start, _ in functions]
     try:
         for code in image.code_ranges:
@@ -76,17 +76,17 @@ def find_padding(image: ElfImage, functions: Sequence[tuple[int, int]]) -> tuple
             for (_, start), end in zip(functions[first:last], limits, strict=False):
                 if 0 < end - start < _MAX_ALIGNMENT:
                     data = content[start - code.start_vaddr : end - code.start_vaddr]
-                    if data not in known:
-                        known[data] = len(data) == end - start and is_fill(image.arch, data)
-                    if known[data]:
-                        found.append(Span(start, end))
-        if not found:
+                    if data not in verdicts:
+                        verdicts[data] = len(data) == end - start and is_fill(image.arch, data)
+                    if verdicts[data]:
+                        padding.append(Span(start, end))
+        if not padding:
             return ()
         # Most references are to data, and to functions.
-        first, last = found[0].start, found[-1].end
+        first, last = padding[0].start, padding[-1].end
         inside = [vaddr for vaddr in referred_addresses(image).difference(starts) if first <= vaddr < last]
-        referred = {holder_of(found, Span(vaddr, vaddr + 1)) for vaddr in inside}
-        return tuple([gap for gap in found if gap not in referred])
+        referred = {holder_of(padding, Span(vaddr, vaddr + 1)) for vaddr in inside}
+        return tuple([gap for gap in padding if gap not in referred])
     except ElfError:
         # With a damaged table, nobody knows what refers to padding.
         return ()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every address that a file refers to by a symbol, as an entry point, or by a relocation.
 
-What none of these names may still be reached by falling through, or by a branch whose target the assembler resolved.
+Other addresses may still be reached by falling through, or by a branch whose target the assembler resolved.
 """
 
 import struct
@@ -18,7 +18,7 @@ from cfi2sframe.errors import ElfError
 #: Words of a packed table: `r_offset`, `r_info`, `r_addend` of Elf64_Rela; `st_value` is the second word of Elf64_Sym.
 _RELA_WORDS: Final = RELA_SIZE // 8
 _SYMBOL_WORDS: Final = SYMBOL_SIZE // 8
-#: GCC and Clang list there where each function's instructions for tracers are, which may lie before its entry.
+#: The section in which GCC and Clang list each function's instructions for tracers, which may precede its entry.
 _PATCHABLE: Final = "__patchable_function_entries"
 _ARRAYS = (
     (c.DT_INIT_ARRAY, c.DT_INIT_ARRAYSZ),
@@ -30,30 +30,30 @@ _ARRAYS = (
 def referred_addresses(image: ElfImage, *, with_static: bool = True) -> set[int]:
     """Return the addresses that symbols, entry points and relocations of a file name, and those that relocations fill.
 
-    They may be addresses of anything; in an object, those of the image's layout. `with_static`: count the relocations
-    that are the linker's; what those of a table of distances name is only near what they mean. Raises `ElfError` when
-    one of the tables cannot be read.
+    They may be addresses of anything; in an object, those of the image's layout. `with_static`: count relocations of
+    objects and of `ld --emit-relocs`, too; in a table of distances, these name addresses near the intended ones. Raises
+    `ElfError` when one of the tables cannot be read.
     """
-    found = {image.header.entry_vaddr}
+    vaddrs = {image.header.entry_vaddr}
     symbol_tables = {table.index for table in image.symbol_tables}
     if image.is_relocatable:
         for table in image.symbol_tables:
-            found.update(vaddr for vaddr in image.symbol_vaddrs(table) if vaddr is not None)
+            vaddrs.update(vaddr for vaddr in image.symbol_vaddrs(table) if vaddr is not None)
     else:
         dynamic = dynamic_entries(image)
-        found.update(dynamic[tag] for tag in (c.DT_INIT, c.DT_FINI) if tag in dynamic)
-        found.update(_symbol_values(image, dynamic))
-        found.update(_dynamic_targets(image))
+        vaddrs.update(dynamic[tag] for tag in (c.DT_INIT, c.DT_FINI) if tag in dynamic)
+        vaddrs.update(_symbol_values(image, dynamic))
+        vaddrs.update(_dynamic_targets(image))
         for section in image.sections_named(_PATCHABLE):
-            found.update(words_of(image.section_bytes(section), image.byte_order, 1))
+            vaddrs.update(words_of(image.section_bytes(section), image.byte_order, 1))
     for table in image.sections if with_static else ():
         if table.type in (c.SHT_RELA, c.SHT_REL) and not table.flags & c.SHF_ALLOC and table.info < len(image.sections):
             target = image.sections[table.info]
             if target.flags & c.SHF_ALLOC:
                 if table.type == c.SHT_REL or table.link not in symbol_tables:
                     raise ElfError("relocations without addends, or without symbols", table.name)
-                _add_static(image, table, target, found)
-    return found
+                _add_static(image, table, target, vaddrs)
+    return vaddrs
 
 
 def _symbol_values(image: ElfImage, dynamic: dict[int, int]) -> Iterator[int]:
@@ -68,9 +68,9 @@ def _symbol_values(image: ElfImage, dynamic: dict[int, int]) -> Iterator[int]:
 
 
 def _symbol_count(image: ElfImage, dynamic: dict[int, int]) -> int:
-    """Return the number of dynamic symbols, as a hash table gives it. Raises `ElfError` without one.
+    """Return the number of dynamic symbols by a hash table. Raises `ElfError` without one.
 
-    An empty table of GNU's (DT_GNU_HASH) counts one; what it leaves out is undefined, or names a section.
+    DT_GNU_HASH leaves out symbols that are undefined or name a section; if it is empty, these are all.
     """
 
     def numbers_at(vaddr: int, count: int, code: str = "I") -> tuple[int, ...]:
@@ -81,7 +81,7 @@ def _symbol_count(image: ElfImage, dynamic: dict[int, int]) -> int:
         return record.unpack(data)
 
     if c.DT_HASH in dynamic:
-        # A header of two numbers, the second of which is that of symbols.
+        # The header has two numbers: of buckets, and of symbols.
         return numbers_at(dynamic[c.DT_HASH], 2, image.arch.hash_word)[1]
     bucket_count, first, bloom_size = numbers_at(dynamic.get(c.DT_GNU_HASH, 0), 3)
     buckets = dynamic.get(c.DT_GNU_HASH, 0) + 16 + 8 * bloom_size
@@ -96,7 +96,7 @@ def _symbol_count(image: ElfImage, dynamic: dict[int, int]) -> int:
 
 
 def _dynamic_targets(image: ElfImage) -> Iterator[int]:
-    """Yield the addends of dynamic relocations, and the addresses in words that compact ones name."""
+    """Yield the addends of dynamic relocations; those of compact ones are in the words that they relocate."""
     for table in dynamic_tables(image):
         yield from table.columns()[2]
         for start, bitmap in table.packed():
@@ -106,12 +106,12 @@ def _dynamic_targets(image: ElfImage) -> Iterator[int]:
                     yield int.from_bytes(word, "little" if image.byte_order == "<" else "big")
 
 
-def _add_static(image: ElfImage, table: ElfSection, target: ElfSection, found: set[int]) -> None:
+def _add_static(image: ElfImage, table: ElfSection, target: ElfSection, vaddrs: set[int]) -> None:
     """Add the targets and the places of the relocations of a section, of an object or kept by `ld --emit-relocs`."""
     words = words_of(image.section_bytes(table), image.byte_order, _RELA_WORDS)
     symbol_vaddrs = image.symbol_vaddrs(image.sections[table.link])
     base = target.vaddr if image.is_relocatable else 0
-    found.update([base + offset for offset in words[0::_RELA_WORDS]])
+    vaddrs.update([base + offset for offset in words[0::_RELA_WORDS]])
     # As signed numbers, because most addends of code are negative.
     addends = array("q", words[2::_RELA_WORDS].tobytes())
     absolute = {kind for kind, (_, is_relative) in image.arch.cfi_relocations.items() if not is_relative}
@@ -120,13 +120,13 @@ def _add_static(image: ElfImage, table: ElfSection, target: ElfSection, found: s
         index = info >> 32
         vaddr = symbol_vaddrs[index] if index < len(symbol_vaddrs) else None
         if vaddr is not None:
-            found.add(vaddr + addend - (0 if info & 0xFFFFFFFF in absolute else bias))
+            vaddrs.add(vaddr + addend - (0 if info & 0xFFFFFFFF in absolute else bias))
 
 
 def dynamic_words(image: ElfImage) -> tuple[dict[int, str], dict[int, int]]:
-    """Return what the dynamic loader writes to words of a linked file, by their addresses.
+    """Return what the dynamic loader writes to words of a linked file, by their addresses: symbols' names, and addends.
 
-    These are names of symbols whose addresses it writes, and addends where it knows no symbol; words of compact
+    The names are of symbols whose addresses it writes; addends are of relocations without a symbol. Words of compact
     relocations (SHT_RELR), which hold their addends themselves, are left out. Raises `ElfError` when a table of
     relocations or symbols leaves the file.
     """

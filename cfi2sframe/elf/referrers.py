@@ -16,10 +16,9 @@ program for each of them:
     MOVZ and MOVK                    AArch64         fixed addresses, the large code model
     LARL and other relative ones     s390x
 
-Code is all of an executable segment, data all that is loaded. Bytes are matched: what has such a form by chance counts,
-too. Only code of AMD64 is decoded around a match, since many an instruction has one in its midst. Rare forms, and what
-leads beside the bytes that are asked for, count only if that is asked for: tables of Unicode, of Go and of character
-sets are full of such numbers.
+Code is all of an executable segment, data is all that is loaded. Bytes are matched, so chance matches count, too. Only
+code of AMD64 is decoded around a match, since bytes inside of many instructions match. Rare forms, and addresses near
+the wanted bytes, count only on request: tables of Unicode, of Go and of character sets are full of such numbers.
 
 Not found: an address that a program computes from another one, a distance that is stored as a difference to a third
 address, and what a compiler adds to an address beyond the margins below.
@@ -36,17 +35,17 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.operands import Amd64Code, aarch64_operands, distances, s390x_operands
 from cfi2sframe.range_map import Span, touches, united, without
 
-#: An array is also read from its end, or by an index that starts at 1 (LLVM at -O1, GCC at -Os): the bytes before what
-#: is asked for that count, and those after it.
+#: Bytes before and after the wanted ones that count, too: code also reads an array from its end, or by an index that
+#: starts at 1 (LLVM at -O1, GCC at -Os).
 _BEFORE: Final = 16
 _AFTER: Final = 1
 #: Bytes that are searched at one time: few enough that distances into a span have few upper halves.
 _PIECE_SIZE: Final = 1 << 16
-#: Bytes of the next piece, for the longest number and for what follows an ADRP.
+#: Bytes of the next piece that are added, for the longest number and for what follows an ADRP.
 _OVERLAP: Final = 1 << 8
-#: Program headers that lead to what their readers follow them to.
+#: Program headers that readers follow to their bytes.
 _LED_TO: Final = frozenset({c.PT_DYNAMIC, c.PT_INTERP, c.PT_NOTE, c.PT_GNU_PROPERTY, c.PT_GNU_EH_FRAME})
-#: Dynamic entries that lead to tables of loaders, and other tables whose readers are known.
+#: Dynamic entries that lead to tables of loaders, and the names of other tables that are read in their own format.
 _TABLES: Final = (c.DT_HASH, c.DT_GNU_HASH, c.DT_SYMTAB, c.DT_STRTAB, c.DT_VERSYM, c.DT_VERDEF, c.DT_VERNEED, c.DT_RELA)
 _TABLE_NAMES: Final = (".eh_frame", ".gopclntab")
 
@@ -61,41 +60,41 @@ class Referrer(NamedTuple):
 def referrers(image: ElfImage, spans: Iterable[tuple[int, int]], *, rare: bool = True) -> Iterator[Referrer]:
     """Yield what may refer to any address of some spans `[start, end)`, in one of the forms above; some twice.
 
-    `rare`: also in those that are rare, or to what is beside. Raises `ElfError` where a table of relocations leaves the
-    file, `InputError` where capstone is needed and cannot be loaded.
+    `rare`: also in the rare forms, or to addresses just beside. Raises `ElfError` where a table of relocations leaves
+    the file, `InputError` where capstone is needed and cannot be loaded.
     """
     asked = united(spans)
     if not asked:
         return
     wanted = united((start - _BEFORE, end + _AFTER) for start, end in asked) if rare else asked
     yield from relocated(image, wanted)
-    yield from _Finder(image, wanted, rare=rare).found(asked)
+    yield from _ReferrerSearch(image, wanted, rare=rare).matches(asked)
 
 
 def relocated(image: ElfImage, spans: Iterable[tuple[int, int]]) -> list[Referrer]:
     """Return the addresses in some spans that relative relocations store, and those at which any relocation stores.
 
-    Relocations that are packed as Android's are not read: they may store any. Raises `ElfError` where a table leaves
-    the file.
+    Android's packed relocations are not read: where there are any, the first address is returned. Raises `ElfError`
+    where a table leaves the file.
     """
     wanted = united(spans)
     if wanted and has_packed_relocations(image):
         return [Referrer(wanted[0].start, wanted[0].start)]
     hull = Span(wanted[0].start, wanted[-1].end) if wanted else Span(0, 0)
-    found = list[Referrer]()
+    stored = list[Referrer]()
     for table in dynamic_tables(image) if wanted else ():
-        found += _compact(image, table.packed(), hull)
+        stored += _compact(image, table.packed(), hull)
         places, infos, addends = table.columns()
-        found += [Referrer(place, place) for place in places if hull.start <= place < hull.end]
+        stored += [Referrer(place, place) for place in places if hull.start <= place < hull.end]
         leading = [n for n, addend in enumerate(addends) if hull.start <= addend < hull.end]
-        found += [
+        stored += [
             Referrer(places[n], addends[n]) for n in leading if infos[n] & 0xFFFFFFFF == image.arch.relative_relocation
         ]
-    return [each for each in found if _is_in(wanted, each.target)]
+    return [referrer for referrer in stored if _is_in(wanted, referrer.target)]
 
 
 def _compact(image: ElfImage, packed: Iterable[tuple[int, int]], hull: Span) -> Iterator[Referrer]:
-    """Yield the same of compact relocations, whose addends are in the words that they name."""
+    """Yield the same for compact relocations (SHT_RELR), whose addends are in the words that they relocate."""
     words = []
     for load in image.loads:
         skipped = -load.vaddr % 8
@@ -118,8 +117,8 @@ def _is_in(spans: Sequence[Span], vaddr: int) -> bool:
     return touches(spans, Span(vaddr, vaddr + 1))
 
 
-class _Finder:
-    """The loaded bytes of an image, and what in them may refer to some ascending spans that do not touch."""
+class _ReferrerSearch:
+    """A search of an image's loaded bytes for what may refer to some ascending spans that do not touch."""
 
     def __init__(self, image: ElfImage, wanted: Sequence[Span], *, rare: bool) -> None:
         self.image = image
@@ -132,8 +131,8 @@ class _Finder:
         gots = [section.vaddr for name in (".got", ".got.plt") for section in image.sections_named(name)]
         self.gots = {*gots, dynamic_entries(image).get(c.DT_PLTGOT, 0)} - {0}
 
-    def found(self, apart: Iterable[Span]) -> Iterator[Referrer]:
-        """Yield what is found, but for what is in the addresses `apart`."""
+    def matches(self, apart: Iterable[Span]) -> Iterator[Referrer]:
+        """Yield what may refer to the spans, from all loaded addresses except those `apart`."""
         apart = [*apart, *self._read_otherwise()]
         for load in self.image.loads:
             for start, end in without([load.stored_vaddrs], apart):
@@ -144,14 +143,14 @@ class _Finder:
                         yield from self._code(data, vaddr)
 
     def _read_otherwise(self) -> list[Span]:
-        """Return the addresses of headers, and of tables whose readers are known.
+        """Return the addresses of headers, and of tables that are read in their own format.
 
-        The program headers name sections on purpose. Tables are full of small numbers, which as distances lead nearby.
+        Headers name sections on purpose. Tables are full of small numbers, which as distances lead nearby.
         """
         dynamic = dynamic_entries(self.image)
         starts = {dynamic.get(tag) for tag in _TABLES}
-        found = [Span(s.vaddr, s.end_vaddr) for s in self.image.segments if s.type in _LED_TO]
-        found += [
+        tables = [Span(s.vaddr, s.end_vaddr) for s in self.image.segments if s.type in _LED_TO]
+        tables += [
             Span(section.vaddr, section.end_vaddr)
             for section in self.image.sections
             if section.flags & c.SHF_ALLOC and (section.vaddr in starts or section.name in _TABLE_NAMES)
@@ -162,7 +161,7 @@ class _Finder:
             _span(header.program_headers_offset, PROGRAM_HEADER_SIZE * header.program_header_count),
             _span(header.section_headers_offset, SECTION_HEADER_SIZE * header.section_header_count),
         )
-        return [*found, *self.image.segment_map.vaddrs_of(headers)]
+        return [*tables, *self.image.segment_map.vaddrs_of(headers)]
 
     def _data(self, data: bytes, vaddr: int) -> Iterator[Referrer]:
         """Yield numbers that are addresses, or distances from themselves or from the GOT."""
@@ -204,7 +203,7 @@ class _Finder:
         return self.amd64.is_operand(place, address)
 
     def _may_be_data(self, place: int) -> bool:
-        """Return whether no section says that a place has code: executable segments have data, too."""
+        """Return whether a place is outside of sections with code: executable segments have data, too."""
         return not self.image.sections or self.image.code_range_of(place) is None
 
     def _whole(self, data: bytes, at: int) -> int | None:
@@ -216,12 +215,12 @@ class _Finder:
         """Yield operands that are distances, or parts of an address."""
         for span in self.wanted:
             if self.image.arch.elf_machine == c.EM_X86_64:
-                found = self.amd64.operands(data, vaddr, span)
+                operands = self.amd64.operands(data, vaddr, span)
             elif self.image.arch.elf_machine == c.EM_AARCH64:
-                found = aarch64_operands(data, vaddr, span, is_fixed=self.is_fixed)
+                operands = aarch64_operands(data, vaddr, span, is_fixed=self.is_fixed)
             else:
-                found = s390x_operands(data, vaddr, span)
-            yield from (Referrer(*each) for each in found)
+                operands = s390x_operands(data, vaddr, span)
+            yield from (Referrer(place, target) for place, target in operands)
 
     def _wanted(self, place: int, target: int) -> Iterator[Referrer]:
         if _is_in(self.wanted, target):
@@ -235,7 +234,7 @@ def _span(start: int, size: int) -> Span:
 def _numbers(data: bytes, start: int, end: int, order: str, size: int) -> Iterator[int]:
     """Yield the offsets of numbers, wherever they start, whose value (modulo their size) is in `[start, end)`.
 
-    They have `size` bytes: the more, the faster they are found.
+    They have `size` bytes: the more, the faster the search.
     """
     byte_order: Literal["little", "big"] = "little" if order == "<" else "big"
     mask = (1 << 8 * size) - 1

@@ -47,7 +47,7 @@ def code_ranges(
 ) -> tuple[CodeRange, ...]:
     """Return the ranges of addresses that hold instructions, ascending and without overlaps.
 
-    Where a linked file has no section with instructions, they are its executable segments.
+    If a linked file has no section with instructions, these are its executable segments.
     """
     ranges = [CodeRange(s.name, s.index, s.vaddr, s.end_vaddr) for s in sections if s.is_code and s.size]
     if not ranges and not is_relocatable:
@@ -61,7 +61,7 @@ def code_ranges(
 
 
 def _without_overlap(ranges: Iterable[CodeRange]) -> Iterator[CodeRange]:
-    """Yield ranges without overlaps: of several that hold an address, the one that starts last keeps it."""
+    """Yield ranges without overlaps: an address belongs to the range that starts last."""
     open_ranges: list[CodeRange] = []
     position = 0
     for current in ranges:

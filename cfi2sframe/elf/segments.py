@@ -14,7 +14,7 @@ from cfi2sframe.range_map import Span, common
 
 
 class SegmentMap:
-    """The PT_LOAD entries of some program headers. Of entries that overlap, the one that starts last has an address."""
+    """The PT_LOAD entries of some program headers. Where they overlap, the one that starts last counts."""
 
     def __init__(self, segments: Iterable[ProgramHeader]) -> None:
         #: In address order.
@@ -37,7 +37,7 @@ class SegmentMap:
         return None if load is None else load.offset_of(vaddr)
 
     def vaddrs_of(self, offsets: Iterable[Span]) -> list[Span]:
-        """Return the addresses at which spans of file offsets are mapped, as far as they are."""
+        """Return the addresses at which spans of file offsets are mapped, without unmapped parts."""
         offsets = list(offsets)
         return [
             Span(load.vaddr_of(start), load.vaddr_of(end))
