@@ -9,8 +9,8 @@ Insertion into a linked file, in the order of the work:
     header_room, moving      make room for program headers, by moving sections that may move
     linked                   edits the file, and leaves a record of the original at its end (undo)
 
-Whether the result is equal to the original but for the section is decided by `observed`, which knows none of these
-steps: what loaders read (`loader_tables`), what tools see (`tools_view`), as pyelftools parses it (`pyelftools_view`).
+`observed` judges whether the result equals the original except for the section, and knows none of these steps: what
+loaders read (`loader_tables`) and what tools see (`tools_view`), as pyelftools parses it (`pyelftools_view`).
 
 `removal` restores the original by that record if it fits, and knows none of these steps but the first.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The block of bytes that a file gets: the section, then what moves there; and the ways to find a place for it."""
+"""The block of bytes that a file gets (the section, then other sections that move there), and places for it."""
 
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -55,7 +55,7 @@ class AddedBlock(NamedTuple):
 
 
 def in_place_of(old: Span, file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock | None:
-    """Return a block where a section was that is now zeros; None where it is too small."""
+    """Return a block in the place of an old section, which is zeros now; None where that is too small."""
     for load in file.loads:
         vaddr = load.vaddr_of(old.start)
         if load.file_offset <= old.start <= load.file_span.end and vaddr % SECTION_ALIGNMENT == 0:
@@ -83,7 +83,7 @@ def _in_slack(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -
 
 
 def _in_hole(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock | None:
-    """Return a block over zeros with which a read-only segment starts, where a section was before it was removed."""
+    """Return a block over zeros at the start of a read-only segment, as a removed section leaves them."""
     for load in file.loads if file.sections else ():
         start, inside = load.file_offset, file.indices_within(load.file_span)
         end = min([load.file_span.end, *(file.sections[index].file_offset for index in inside)])
@@ -113,7 +113,7 @@ def _after_bss(file: LinkedFile, section_size: int, groups: list[MovableGroup]) 
     """Return a block in the last segment, on the page after its .bss, which becomes zeros of the file.
 
     Kernels before 6.7 map the .bss of an interpreter only after its last segment, which therefore has to stay the last.
-    The rest of the page of .bss stays free: there, the first `malloc` of glibc's interpreter takes it.
+    The rest of the page of .bss stays free for the first `malloc` of glibc's interpreter.
     """
     last = file.loads[-1]
     vaddr = round_up(last.end_vaddr, alignment_of(file))
@@ -129,7 +129,7 @@ def most_padding(file: LinkedFile) -> int:
 
 
 def has_symbols(file: LinkedFile) -> bool:
-    """Return whether strip may still come, which would damage a file whose program headers are at its end."""
+    """Return whether the file may still be stripped, which damages a file with program headers at its end."""
     return any(section.type == c.SHT_SYMTAB for section in file.sections)
 
 
@@ -148,14 +148,14 @@ WAYS: Final = (
     Way(_into_last, 1),
     Way(_after_last, 2, lambda file: not may_be_interpreter(file)),
 )
-#: Rather a note of a tool moves.
+#: The last resort: it is better to move a note of tools.
 LAST_WAYS: Final = (
     Way(_after_bss, 1, lambda file: may_be_interpreter(file) or has_symbols(file) or finds_itself(file)),
 )
 
 
 def inserted(block: AddedBlock) -> AddedBlock:
-    """Return a block before which nothing of the file is overwritten. Raises `EmbedError` where addresses end."""
+    """Return the block as one that moves what follows it in the file. Raises `EmbedError` past the last address."""
     if block.end_vaddr > ADDRESS_END:
         raise EmbedError("no addresses are left after the last segment")
     return block._replace(is_inserted=True)

@@ -117,7 +117,7 @@ class LinkedFile(ElfImage):
         return max([8, *(section.alignment for section in self.stored if section.file_offset >= file_offset)])
 
     def next_described(self, file_offset: int) -> int:
-        """Return the first file offset from there on at which a header says that something starts, or the file ends."""
+        """Return the first offset from a file offset on at which something starts by a header, or the file ends."""
         starts = [segment.file_offset for segment in self.segments if segment.file_size]
         starts += [section.file_offset for section in self.stored]
         starts += [self.section_table.start] if self.sections else []
@@ -255,13 +255,13 @@ def _is_mapped(file: LinkedFile, section: ElfSection) -> bool:
     is_held = file.segment_map.offset_of(section.vaddr, section.size) == section.file_offset
     if is_held or section.flags & c.SHF_TLS:
         return True
-    # What objcopy adds has no address, and nothing loads it; nor does anybody look for a note there, as LIEF writes it.
+    # Sections that objcopy adds have no address and are not loaded; nor are the notes that LIEF adds looked for there.
     is_apart = not touches(united(load.file_span for load in file.loads), section.file_span)
     return not section.vaddr and (is_apart or section.type == c.SHT_NOTE)
 
 
 def _without_appended_data(file: LinkedFile) -> FileData:
-    """Return the bytes without a record for removal. Raises `PayloadError` where others follow what is described."""
+    """Return the bytes without a record for removal. Raises `PayloadError` if bytes follow that no header describes."""
     ends = [file.loaded_end, file.table_end, file.section_table.end]
     described = max([*ends, *(section.file_span.end for section in file.stored)])
     record = record_span(file.data, described)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Room for more program headers where they are: what follows them, and what of that can move."""
+"""Room for more program headers where they are: what follows them, and which of it can move."""
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
@@ -33,17 +33,17 @@ _ISA_NEEDED: Final = (0xC0008002).to_bytes(4, "little")
 _ISA_BASELINE: Final = 1
 #: The most program headers that are added.
 _MOST_ADDED: Final = 2
-#: The bytes of a file that core dumps have.
+#: Bytes at the start of each file that core dumps have.
 FIRST_PAGE_SIZE: Final = 1 << 12
-#: Bytes of zeros that stay after what a segment has: they may end call frame information without a terminator, as there
-#: is without crtend.o, a table of pointers or a string.
+#: Zeros (bytes) that stay after a segment's contents: they may end an `.eh_frame` without a terminator (linked without
+#: crtend.o), a table of pointers or a string.
 END_SIZE: Final = 8
 
 
 class MovableGroup(NamedTuple):
     """Sections that move together because one segment covers them, with their distances from the group's start.
 
-    Core dumps should have it if it `names_file`: its build-id or its package.
+    `names_file`: it has the file's build-id or package, which core dumps should have.
     """
 
     deltas: dict[int, int]
@@ -88,7 +88,7 @@ def slack_end(file: LinkedFile, load: ProgramHeader) -> int:
 
 
 def _end_of(file: LinkedFile, load: ProgramHeader) -> int:
-    """Return the file offset up to which a PT_LOAD may have other bytes: with zeros after it, if these are not data."""
+    """Return the file offset up to which a PT_LOAD may get other bytes, over zeros after it if it may grow there."""
     is_last_or_data = load is file.loads[-1] or load.flags & c.PF_W
     return load.file_span.end if is_last_or_data else slack_end(file, load)
 
@@ -107,7 +107,7 @@ def _is_empty(file: LinkedFile, segment: ProgramHeader) -> bool:
 def repeated_note(file: LinkedFile) -> ProgramHeader | None:
     """Return the PT_NOTE that repeats PT_GNU_PROPERTY, which linkers write for older loaders; None without one.
 
-    It stays where it asks for a newer processor than the first of AMD64, since glibc refuses programs by PT_NOTE alone.
+    None also if it asks for more than the baseline of AMD64, since glibc refuses programs by PT_NOTE alone.
     """
     for segment in file.segments:
         if segment.type == c.PT_NOTE and segment._replace(type=c.PT_GNU_PROPERTY) in file.segments:
@@ -146,8 +146,7 @@ class HeaderRoom:
     """The bytes after the program headers in their segment and in unused zeros after it, up to what does not move.
 
     Bytes there that no section, program header or dynamic entry has are free, whatever fills them: patchelf leaves
-    zeros, X or Z where a section was. `may_move` are the indices of sections. Without `repeated`, a program header,
-    there is more room.
+    zeros, X or Z where a section was. `may_move` are the indices of sections. The program header `repeated` is dropped.
     """
 
     def __init__(self, file: LinkedFile, may_move: Collection[int], repeated: ProgramHeader | None) -> None:
@@ -162,7 +161,7 @@ class HeaderRoom:
         self.groups, self.limit = self._movable(self.load, may_move) if self.load else ([], file.table_end)
 
     def _movable(self, load: ProgramHeader, may_move: Collection[int]) -> tuple[list[MovableGroup], int]:
-        """Return what may move, in file order up to what may not, or need not, and the file offset of that."""
+        """Return the groups that move, in file order up to the first part that may or need not, and its file offset."""
         file = self.file
         if load.file_span.end <= file.table_end:
             # Nothing else is loaded there.
@@ -170,9 +169,9 @@ class HeaderRoom:
         if not any(file.sections[index].flags & c.SHF_ALLOC for index in file.indices_within(load.file_span)):
             # The section table does not tell what is loaded.
             return [], file.table_end
-        found = of_whole_segments(file, may_move)
+        whole = of_whole_segments(file, may_move)
         contents = sorted(self._contents(load))
-        movable = [index for _, index in takewhile(lambda content: content[1] in found, contents)]
+        movable = [index for _, index in takewhile(lambda content: content[1] in whole, contents)]
         limit = min(start for start, _ in [*contents[len(movable) :][:1], (self.end, -1)])
         groups = _grouped(file, movable)
         names = max((group.size + group.alignment for group in groups if group.names_file), default=0)
@@ -195,9 +194,9 @@ class HeaderRoom:
                 yield start, -1
 
     def rearranged(self, added: int) -> Rearranged | None:
-        """Return what makes room for `added` more program headers: as few sections as possible.
+        """Return the places of sections that make room for `added` more program headers; as few move as possible.
 
-        What names the file stays in the first page, if that is possible. None where there is no room.
+        Those that name the file stay in the first page, if possible. None where there is no room.
         """
         table_end = self.file.header.program_headers_offset + PROGRAM_HEADER_SIZE * (len(self.kept) + added)
         fallback = None

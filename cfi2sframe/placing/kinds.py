@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of linked files of which more has to stay: interpreters, saved images, programs that find themselves."""
+"""Kinds of linked files that allow fewer changes: interpreters, saved images, programs that find themselves."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -16,9 +16,9 @@ _LARGEST_BSS: Final = 1 << 20
 def may_be_interpreter(file: LinkedFile) -> bool:
     """Return whether a file with .bss may be a program interpreter: it has an entry, and needs no other file.
 
-    Of programs, as which klibc's or nix-ld looks, these are left out: one with thread-local storage finds that by
-    AT_PHDR, by which an interpreter gets another file's headers; one where linkers place programs, whose addresses an
-    interpreter leaves free; and one with more .bss than any interpreter is known to have.
+    Klibc's and nix-ld look like programs. These programs are no interpreters: one with thread-local storage, which it
+    finds by AT_PHDR, where an interpreter gets another file's headers; one at the addresses where linkers place
+    programs, which an interpreter leaves free; and one with more .bss than interpreters have.
     """
     last, types = file.loads[-1], {segment.type for segment in file.segments}
     bss_size = last.memory_size - last.file_size
@@ -55,20 +55,20 @@ def finds_itself(file: LinkedFile) -> bool:
 def needs_fixed_heap(file: LinkedFile) -> bool:
     """Return whether a program may rely on the address of its heap, which Linux starts after the highest segment.
 
-    Without address randomization, which `personality` turns off, `sbrk` and `brk` find the heap there. Images that were
-    saved with their heap (GCL's, those of older Emacs) go on at that address, and are not position-independent.
+    After `personality` has turned address randomization off, `sbrk` and `brk` find it there. Images saved with their
+    heap (GCL's, those of older Emacs) continue at that address, and are not position-independent.
     """
     if file.header.type != c.ET_EXEC:
         return False
-    found = _symbols_among(file, (b"personality", b"brk", b"sbrk"))
-    return b"personality" in found and len(found) > 1
+    symbols = _symbols_among(file, (b"personality", b"brk", b"sbrk"))
+    return b"personality" in symbols and len(symbols) > 1
 
 
 def _symbols_among(file: LinkedFile, names: Iterable[bytes]) -> set[bytes]:
-    """Return those of some names that symbols have."""
-    wanted, found = tuple(name + b"\0" for name in names), set[bytes]()
+    """Return which of these names symbols have."""
+    wanted, symbols = tuple(name + b"\0" for name in names), set[bytes]()
     for table in file.symbol_tables:
         strings = file.section_bytes(file.sections[table.link]) if table.link < len(file.sections) else b""
         offsets = (offset for (offset,) in file.records(table, "I20x"))
-        found.update(strings[at : strings.index(b"\0", at)] for at in offsets if strings.startswith(wanted, at))
-    return found
+        symbols.update(strings[at : strings.index(b"\0", at)] for at in offsets if strings.startswith(wanted, at))
+    return symbols

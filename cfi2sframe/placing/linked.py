@@ -3,7 +3,7 @@
 
 The section's address depends on its size, and its bytes depend on its address. So the plan is made first:
 
-    plan = plan_insertion(data, section_size)        # plan.section_vaddr is known from here on
+    plan = plan_insertion(data, section_size)        # has plan.section_vaddr
     chunks = insert(plan, section)                   # buffers, mostly ranges of `data`
     check_insertion(rewritten, plan, section)        # asks the judge (observed), and whether the plan was kept
 
@@ -44,9 +44,9 @@ def plan_insertion(data: FileData, section_size: int, *, replaces: bool = False)
     """
     if section_size <= 0:
         raise EmbedError("an empty section is never written")
-    known = proven_original(data)
-    # A record that does not fit goes.
-    file = open_linked(known.content if isinstance(known, Original) else data)
+    proven = proven_original(data)
+    # A record that does not fit is dropped.
+    file = open_linked(proven.content if isinstance(proven, Original) else data)
     original = file.data
     if not file.has_sframe:
         return place_section(file, section_size)._replace(original=original)
@@ -64,7 +64,7 @@ def plan_insertion(data: FileData, section_size: int, *, replaces: bool = False)
 
 
 def _is_named(file: LinkedFile, vaddr: int) -> bool:
-    """Return whether a symbol has an address, other than that of a section."""
+    """Return whether a symbol, other than a section's, has an address as its value."""
     fields = (symbol for table in file.symbol_tables for symbol in file.symbol_fields(table))
     return any(value == vaddr and info & 0xF != STT_SECTION for info, _, value in fields)
 
@@ -105,7 +105,7 @@ def insert(placement: Placement, section: Buffer, section_type: int = SHT_GNU_SF
 
 
 class _End(NamedTuple):
-    """The new end of a file, which follows its first `kept_size` bytes, and where in the file some of it is.
+    """The new end of a file, which follows its first `kept_size` bytes, and the file offsets of its parts.
 
     `names_offset` is None where the old section names stay.
     """
@@ -131,7 +131,7 @@ def _recorded(
 
 
 def _sources(placement: Placement, block: Splice, numbering: list[NewIndex], end: _End | None) -> list[Kept]:
-    """Return where the new file has the parts of the old one, except for the block, which replaces zeros."""
+    """Return the places of the old file's parts in the new one, except for the block, which replaces zeros."""
     file = placement.file
     kept_size = len(file.data) if end is None else end.kept_size
     before, after = block.span
@@ -148,7 +148,7 @@ def _sources(placement: Placement, block: Splice, numbering: list[NewIndex], end
 
 
 def _sources_of_end(file: LinkedFile, numbering: list[NewIndex], end: _End) -> list[Kept]:
-    """Return where section names and headers are that were in the part of the file that is written anew."""
+    """Return the new places of section names and headers that were in the part of the file that is written anew."""
     names, table = file.names_section, file.section_table
     sources = []
     if end.names_offset is not None and names.file_offset >= end.kept_size:
@@ -179,7 +179,7 @@ def _block(placement: Placement, table: bytes, moved: dict[int, bytes], section:
 def _head(placement: Placement, table: bytes, moved: dict[int, bytes]) -> list[Splice]:
     """Return the splices for the program headers, and for the sections that move and are not in the block.
 
-    Where those were, their bytes are left, as far as nothing takes their place.
+    The old bytes of these sections stay where nothing overwrites them.
     """
     file = placement.file
     start = file.header.program_headers_offset
@@ -191,10 +191,10 @@ def _head(placement: Placement, table: bytes, moved: dict[int, bytes]) -> list[S
 
 
 def _names(file: LinkedFile, used_end: int) -> tuple[bytes, int]:
-    """Return the new section names, none where the old ones do, and up to which file offset the file stays.
+    """Return the new section names, empty where the old ones suffice, and the size of the part of the file that stays.
 
-    That is without its section headers and, before these, a stamp that no longer fits, and its section names, where
-    they end the file and are written anew. What is before `used_end` stays, whatever size the stamp claims.
+    Section headers, a stamp before them that no longer fits, and section names before these do not stay where they end
+    the file and are written anew. All before `used_end` stays, whatever size the stamp claims.
     """
     names, table, kept_size = file.section_bytes(file.names_section), file.section_table, len(file.data)
     names = b"" if _NAME in names else names + _NAME
@@ -263,8 +263,8 @@ def check_insertion(rewritten: FileData, plan: Placement, section: Buffer) -> No
         header.alignment,
     )
     expect(is_there and segment == planned, ".sframe is not where it was planned")
-    found = (bytes(rewritten[place.start : place.start + size]), file.bytes_at(vaddr, size))
-    expect(found == (bytes(section),) * 2, "the bytes of .sframe are not at its address, or elsewhere in the file")
+    contents = (bytes(rewritten[place.start : place.start + size]), file.bytes_at(vaddr, size))
+    expect(contents == (bytes(section),) * 2, "the bytes of .sframe are not at its address, or elsewhere in the file")
     restored = original_of(rewritten)
     is_whole = isinstance(restored, Original) and restored.is_exact and is_equal(restored.content, plan.original)
     expect(is_whole, "its record does not restore the original")

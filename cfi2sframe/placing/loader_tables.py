@@ -7,10 +7,11 @@ from typing import Final
 
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.dynamic import words_of
+from cfi2sframe.elf.headers import RELA_SIZE, SYMBOL_SIZE
 from cfi2sframe.placing.pyelftools_view import FileView
 from cfi2sframe.range_map import Span
 
-#: Entries that lead to tables which the loader reads wherever they are.
+#: Entries of tables that the loader reads wherever they are.
 BY_CONTENT: Final = frozenset(
     {c.DT_HASH, c.DT_GNU_HASH, c.DT_STRTAB, c.DT_SYMTAB, c.DT_VERSYM, c.DT_VERDEF, c.DT_VERNEED}
 )
@@ -21,11 +22,9 @@ _POINTERS: Final = frozenset(
 _ENCODING: Final = 32
 _OS_RANGE: Final = 0x60000000
 _ADDRESS_RANGE: Final = range(0x6FFFFE00, 0x6FFFFF00)
-_SYMBOL_SIZE: Final = 24
-_RELA_SIZE: Final = 24
-#: Where an Elf64_Verdef and an Elf64_Verneed have the number of their auxiliary entries, the distance to the first one
-#: and that to the next version, their sizes, those of the auxiliary entries, and where these have the distance to the
-#: next one (LSB, "Symbol Versioning").
+#: Elf64_Verdef and Elf64_Verneed: the format of the number of auxiliary entries, the distance to the first one and that
+#: to the next version; the entry's size, that of an auxiliary entry, and the offset in this of the distance to the next
+#: one (LSB, "Symbol Versioning").
 _VERSIONS: Final = {c.DT_VERDEF: ("6xH4xII", 20, 8, 4), c.DT_VERNEED: ("2xH4xII", 16, 16, 12)}
 _VERSION_COUNTS: Final = {c.DT_VERDEF: c.DT_VERDEFNUM, c.DT_VERNEED: c.DT_VERNEEDNUM}
 
@@ -44,7 +43,7 @@ def extent_of(view: FileView, tag: int) -> Span:
     if tag == c.DT_STRTAB:
         size = entries.get(c.DT_STRSZ, 0)
     elif tag == c.DT_SYMTAB:
-        size = _SYMBOL_SIZE * _symbol_count(view, entries)
+        size = SYMBOL_SIZE * _symbol_count(view, entries)
     elif tag == c.DT_VERSYM:
         size = 2 * _symbol_count(view, entries)
     elif tag == c.DT_HASH:
@@ -64,7 +63,7 @@ def _symbol_count(view: FileView, entries: dict[int, int]) -> int:
     if c.DT_GNU_HASH in entries:
         counts.append(_gnu_hash(view, entries[c.DT_GNU_HASH])[1])
     for tag, size_tag in ((c.DT_RELA, c.DT_RELASZ), (c.DT_JMPREL, c.DT_PLTRELSZ)):
-        start, size = entries.get(tag, 0), entries.get(size_tag, 0) // _RELA_SIZE * _RELA_SIZE
+        start, size = entries.get(tag, 0), entries.get(size_tag, 0) // RELA_SIZE * RELA_SIZE
         words = words_of(view.memory_at(start, start + size), view.order, 3) if start and size else ()
         counts.append((max(words[1::3], default=-1) >> 32) + 1)
     return max(counts)
@@ -96,7 +95,7 @@ def _gnu_hash(view: FileView, start: int) -> tuple[int, int]:
 
 
 def _version_ends(view: FileView, tag: int, start: int, count: int) -> Iterator[int]:
-    """Yield where the entries of a table of versions end, and their auxiliary entries."""
+    """Yield the ends of the entries of a table of versions, and of their auxiliary entries."""
     form, size, aux_size, next_at = _VERSIONS[tag]
     entry, word = struct.Struct(view.order + form), struct.Struct(view.order + "I")
     for _ in range(count):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sections that may move to another address, the indices that sections then have, and what follows them.
+"""The sections that may move to another address, the indices that all sections then have, and what depends on both.
 
 A section may move if its readers follow a header or a dynamic entry to it: the interpreter's name (PT_INTERP), notes of
-known owners (PT_NOTE, PT_GNU_PROPERTY), and tables of the dynamic linker (DT_HASH and so on). It stays if a global
-symbol is in it. Who else may read it depends on who owns it (`Owner`).
+some owners (PT_NOTE, PT_GNU_PROPERTY), and tables of the dynamic linker (DT_HASH and so on). It stays if a global
+symbol is in it. Other possible readers depend on its `Owner`.
 """
 
 import struct
@@ -57,10 +57,10 @@ ENCLOSING_TYPES: Final = frozenset({c.PT_LOAD, c.PT_PHDR, c.PT_GNU_RELRO})
 
 
 class Owner(IntEnum):
-    """The readers of a section, in the order in which sections are given up to make room.
+    """The readers of a section, in the order in which sections move to make room.
 
-    A loader follows headers and dynamic entries, nothing else. Notes are for tools, which follow headers; but a program
-    may read its own, and programs do read those of their package.
+    A loader follows only headers and dynamic entries. Notes are for tools, which follow headers; but a program may read
+    its own notes, and programs do read those of their package.
     """
 
     LOADER = 0
@@ -84,7 +84,7 @@ def _is_inside(section: ElfSection, value: int) -> bool:
 
 
 def movable_sections(file: LinkedFile, start: int, end: int) -> dict[int, Owner]:
-    """Return the sections between two file offsets that may move, by their indices, and who owns them."""
+    """Return the owners of the sections between two file offsets that may move, by their indices."""
     tags = Counter((entry.tag, entry.value) for entry in file.dynamic)
     following = [segment for segment in file.segments if segment.type in FOLLOWING_TYPES]
     others = united(
@@ -92,33 +92,33 @@ def movable_sections(file: LinkedFile, start: int, end: int) -> dict[int, Owner]
         for segment in file.segments
         if segment.type not in FOLLOWING_TYPES and segment.type not in ENCLOSING_TYPES
     )
-    found = {
+    owners = {
         index: owner
         for index in file.indices_within(Span(start, end))
         if not touches(others, file.sections[index].file_span)
         and (owner := _owner_of(file, file.sections[index], tags, following)) is not None
     }
-    for table in file.symbol_tables if found else ():
+    for table in file.symbol_tables if owners else ():
         for info, index, value in file.symbol_fields(table):
-            if index in found and info >> 4 != c.STB_LOCAL and _is_inside(file.sections[index], value):
-                del found[index]
-    return found
+            if index in owners and info >> 4 != c.STB_LOCAL and _is_inside(file.sections[index], value):
+                del owners[index]
+    return owners
 
 
 def of_whole_segments(file: LinkedFile, indices: Iterable[int]) -> frozenset[int]:
-    """Return the sections without those of a segment that has others: it moves with all of its sections, or stays."""
-    found = set(indices)
+    """Return the sections, except those of segments that have other sections, too: a segment moves as a whole."""
+    whole = set(indices)
     for segment in file.segments:
         covered = file.indices_within(segment.file_span) if segment.type in FOLLOWING_TYPES else []
-        if not found.issuperset(covered):
-            found.difference_update(covered)
-    return frozenset(found)
+        if not whole.issuperset(covered):
+            whole.difference_update(covered)
+    return frozenset(whole)
 
 
 def _owner_of(
     file: LinkedFile, section: ElfSection, tags: Counter[tuple[int, int]], following: list[ProgramHeader]
 ) -> Owner | None:
-    """Return who owns a section that may move; None for any other one."""
+    """Return the owner of a section that may move; None for any other section."""
     if not section.flags & c.SHF_ALLOC or section.flags & (c.SHF_WRITE | c.SHF_EXECINSTR):
         return None
     start, end = section.file_span
@@ -142,7 +142,7 @@ def _owner_of(
 def _is_whole(file: LinkedFile, section: ElfSection) -> bool:
     """Return whether only filling follows a table.
 
-    A damaged section header may tell of less than readers of the table use.
+    A damaged section header may give it fewer bytes than its readers use.
     """
     end = section.file_span.end
     load_end = max(load.file_span.end for load in file.loads if load.file_offset <= section.file_offset)
@@ -153,7 +153,7 @@ def _is_whole(file: LinkedFile, section: ElfSection) -> bool:
 
 
 def numbering_with(file: LinkedFile, places: Mapping[int, SectionPlace], section_vaddr: int) -> list[NewIndex]:
-    """Return the new index of each section when one is added at `section_vaddr`; it gets the index that is left out.
+    """Return the new index of each section when one is added at `section_vaddr`, which gets the missing index.
 
     The new section comes last, unless sections move to `places`: then the added and the moved ones are inserted in
     address order, because patchelf, to make room for program headers, moves the sections from index 1 on up to the
@@ -204,7 +204,7 @@ def changed_contents(
         return {}
     if any(section.type == c.SHT_SYMTAB_SHNDX for section in file.sections):
         raise EmbedError("the file has more sections than st_shndx can hold")
-    found = {table.index: _changed_symbols(file, table, numbering, places) for table in file.symbol_tables}
+    contents = {table.index: _changed_symbols(file, table, numbering, places) for table in file.symbol_tables}
     tables = {
         (TAG_OF_NAME.get(file.sections[index].name), file.sections[index].vaddr): place.vaddr
         for index, place in places.items()
@@ -212,10 +212,10 @@ def changed_contents(
     for entry in file.dynamic:
         holder = file.stored_at(entry.value_file_offset)
         if (entry.tag, entry.value) in tables and holder is not None:
-            content = found.setdefault(holder.index, bytearray(file.section_bytes(holder)))
+            content = contents.setdefault(holder.index, bytearray(file.section_bytes(holder)))
             at = entry.value_file_offset - holder.file_offset
             struct.pack_into(file.byte_order + "Q", content, at, tables[entry.tag, entry.value])
-    return {index: bytes(new) for index, new in found.items() if new != file.section_bytes(file.sections[index])}
+    return {index: bytes(new) for index, new in contents.items() if new != file.section_bytes(file.sections[index])}
 
 
 def _changed_symbols(

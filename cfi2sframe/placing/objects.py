@@ -66,8 +66,8 @@ def _opened(data: FileData) -> ElfImage:
 
 def _sframe_indices(image: ElfImage) -> list[int]:
     """Return the indices of all SFrame sections, and then of the sections that relocate them."""
-    found = [section.index for section in image.sections if section.is_sframe]
-    return [*found, *(s.index for s in image.sections if s.type in (c.SHT_RELA, c.SHT_REL) and s.info in found)]
+    own = [section.index for section in image.sections if section.is_sframe]
+    return [*own, *(s.index for s in image.sections if s.type in (c.SHT_RELA, c.SHT_REL) and s.info in own)]
 
 
 def _section_table(image: ElfImage) -> Span:
@@ -76,14 +76,14 @@ def _section_table(image: ElfImage) -> Span:
 
 
 def _end_of(image: ElfImage) -> int:
-    """Return where an object ends without a record for removal. What a header describes is no record."""
+    """Return the end of an object without its record for removal. What a header describes is no record."""
     described = max([_section_table(image).end, *(s.file_span.end for s in image.sections if s.is_stored)])
     record = record_span(image.data)
     return len(image.data) if record is None or record.start < described else record.start
 
 
 def _proven_original(image: ElfImage) -> Original | None:
-    """Return the original of an object by its record, if the object is that with a section, and otherwise the same."""
+    """Return the original of an object by its record, if the object is equal to it except for the section."""
     original = original_of(image.data)
     if isinstance(original, NoOriginal):
         return None
@@ -111,22 +111,22 @@ def insert(
     sections, or cannot be changed without risk.
     """
     old = _opened(data)
-    known = _proven_original(old)
-    if known is not None:
-        old = _opened(known.content)
+    proven = _proven_original(old)
+    if proven is not None:
+        old = _opened(proven.content)
     tables = [section.index for section in old.sections if section.type == c.SHT_SYMTAB]
     if len(tables) != 1:
         raise EmbedError(f"{len(tables)} symbol tables; relocations need exactly one")
     headers = list(old.headers.sections)
     tail = _FileTail(len(old.data))
     name_offset, rela_name_offset = _add_names(old, headers, tail)
-    found = _sframe_indices(old)
-    if len(found) > 2:
+    replaced = _sframe_indices(old)
+    if len(replaced) > 2:
         raise EmbedError("several SFrame sections, or relocations of one; remove them first")
-    if len(found) < 2 and (last := _last_symbol_section(old, tables[0])) >= len(headers):
+    if len(replaced) < 2 and (last := _last_symbol_section(old, tables[0])) >= len(headers):
         raise EmbedError(f"a symbol is in section {last}, which does not exist; the new section could get that index")
-    new = range(len(headers), len(headers) + 2 - len(found))
-    index, rela_index = (*found, *new)
+    new = range(len(headers), len(headers) + 2 - len(replaced))
+    index, rela_index = (*replaced, *new)
     headers += [INACTIVE for _ in new]
     headers[index] = INACTIVE._replace(
         name_offset=name_offset,
@@ -152,13 +152,13 @@ def insert(
         entry_size=RELA_SIZE,
     )
     kept = [Kept(0, len(old.data), 0)]
-    # Only what of the header differs is recorded, so an edit of the rest is kept.
     tail.add(stamp, 8)
+    # Of the header, only differences are recorded: later edits of the rest are kept.
     return with_record(old.data, _finish(old, headers, tail), kept, (), [Span(0, FILE_HEADER_SIZE)])
 
 
 def _last_symbol_section(image: ElfImage, table_index: int) -> int:
-    """Return the highest index of a section in which symbols are."""
+    """Return the highest section index that a symbol has."""
     symbols = image.symbols(image.sections[table_index])
     reserved = range(c.SHN_LORESERVE, 1 << 16)
     return max((symbol.section_index for symbol in symbols if symbol.section_index not in reserved), default=0)
@@ -212,34 +212,34 @@ def check_insertion(original: ElfImage, rewritten: ElfImage) -> None:
 
     A section that `original` has is replaced; the record has to restore what was there before any was inserted.
     """
-    known = _proven_original(original)
-    before = original if known is None else _opened(known.content)
+    proven = _proven_original(original)
+    before = original if proven is None else _opened(proven.content)
     restored = original_of(rewritten.data)
     is_restored = isinstance(restored, Original) and is_equal(restored.content, before.data) and restored.is_exact
     _expect(is_restored, "its record does not restore the original")
     _check_added(before, rewritten)
-    _check_found(rewritten)
+    _check_for_linkers(rewritten)
 
 
 def _check_added(before: ElfImage, rewritten: ElfImage) -> None:
     """Raise `EmbedError` unless `rewritten` is `before` with one SFrame section, new or in place of the old one."""
     _check_kept(before, rewritten, set(_sframe_indices(before)))
-    found = {section.index for section in rewritten.sections if section.is_sframe}
-    _expect(len(found) == 1, f"there are {len(found)} SFrame sections")
-    added = [s for s in rewritten.sections[len(before.sections) :] if s.index not in found]
-    _expect(all(s.type == c.SHT_RELA and s.info in found for s in added), "there are other new sections")
+    sframe = {section.index for section in rewritten.sections if section.is_sframe}
+    _expect(len(sframe) == 1, f"there are {len(sframe)} SFrame sections")
+    others = [s for s in rewritten.sections[len(before.sections) :] if s.index not in sframe]
+    _expect(all(s.type == c.SHT_RELA and s.info in sframe for s in others), "there are other new sections")
 
 
-def _check_found(image: ElfImage) -> None:
+def _check_for_linkers(image: ElfImage) -> None:
     """Raise `EmbedError` unless linkers take an object's SFrame section, and relocate it (gABI, "Sections")."""
     section, *relocations = [image.sections[index] for index in _sframe_indices(image)]
     is_taken = section.name == SFRAME_NAME and section.flags == c.SHF_ALLOC
     _expect(is_taken and section.alignment == 8 and section.is_stored, "linkers would not take .sframe")
-    for each in relocations:
-        table = image.sections[each.link] if each.link < len(image.sections) else each
-        form = (each.name, each.type, each.flags, each.entry_size, each.size % RELA_SIZE, table.type)
+    for table in relocations:
+        symbols = image.sections[table.link] if table.link < len(image.sections) else table
+        form = (table.name, table.type, table.flags, table.entry_size, table.size % RELA_SIZE, symbols.type)
         wanted = (_RELA_NAME[:-1].decode(), c.SHT_RELA, c.SHF_INFO_LINK, RELA_SIZE, 0, c.SHT_SYMTAB)
-        _expect(form == wanted, f"linkers would not read {shown_name(each.name)}")
+        _expect(form == wanted, f"linkers would not read {shown_name(table.name)}")
     _expect(len(relocations) == 1, "there is not one section of relocations for .sframe")
 
 
@@ -249,9 +249,9 @@ def _check_found(image: ElfImage) -> None:
 def remove(data: FileData) -> Removal:
     """Return an object without its SFrame sections, and without their relocations.
 
-    That is the original, if its record fits. Otherwise their bytes become zeros, symbols of theirs become null symbols,
-    and section groups lose them; their headers are removed where they are the last ones, and made inactive (SHT_NULL)
-    where they are not, because other sections keep their indices. Raises `EmbedError` when there is no `.sframe`, or
+    That is the original, if its record fits. Otherwise their bytes become zeros, their symbols become null symbols, and
+    section groups lose them; their headers are removed if they are the last ones, and otherwise made inactive
+    (SHT_NULL), because other sections keep their indices. Raises `EmbedError` when there is no `.sframe`, or
     when a relocation of another section needs a symbol of it.
     """
     old = _opened(data)
@@ -323,9 +323,9 @@ def _words_of(image: ElfImage, group: ElfSection) -> list[int]:
 
 def check_removal(original: ElfImage, rewritten: ElfImage) -> None:
     """Raise `EmbedError` unless `rewritten` is `original` without `.sframe`, and all other sections are unchanged."""
-    known = _proven_original(original)
-    if known is not None:
-        _expect(digest_of(rewritten.data) == digest_of(known.content), "it is not the original")
+    proven = _proven_original(original)
+    if proven is not None:
+        _expect(digest_of(rewritten.data) == digest_of(proven.content), "it is not the original")
         return
     _expect(not any(section.is_sframe for section in rewritten.sections), "the section is still there")
     removed = set(_sframe_indices(original))
@@ -337,9 +337,9 @@ def check_removal(original: ElfImage, rewritten: ElfImage) -> None:
     _expect(all(is_zero(rewritten.data, span) for span in zeroed), "something is left of the section")
     for group in groups:
         # The header of a group that is empty now may be gone.
-        found = [word for each in rewritten.sections[group.index :][:1] for word in _words_of(rewritten, each)]
+        words = [word for new in rewritten.sections[group.index :][:1] for word in _words_of(rewritten, new)]
         wanted = _without_members(original, group, removed)
-        _expect(found == (wanted if len(wanted) > 1 else []), "a group has lost other sections")
+        _expect(words == (wanted if len(wanted) > 1 else []), "a group has lost other sections")
     for table in tables:
         nulled = _symbols_in(original, table, removed)
         before, after = (list(image.records(image.sections[table.index], "6I")) for image in (original, rewritten))

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The judge of rewritten files: whether two linked files are equal but for an SFrame section, for all who look at them.
+"""The judge of rewritten files: two linked files have to be equal except for an SFrame section, to all their readers.
 
 `expect_equal` compares a file without a section with the one that has it, whichever of them was made from the other:
 
 - the kernel and the dynamic loader: the file header; the program headers, in their order; each mapped address with its
   rights and its byte; where old and new kernels find the program headers; what each dynamic entry leads to
-- the program: what may refer to bytes that are others now (`elf/referrers.py`, which insertion asks, too)
+- the program: what may refer to bytes that have changed (`elf/referrers.py`, which insertion asks, too)
 - tools: sections with their contents, symbols
 
-What else differs has to be of these kinds, which is proved from the files: the table of program headers, where it is
-and where it grows; a table, note or name that is elsewhere, with the same content, which everybody who looks for it
-finds there; indices of sections in symbols; and addresses that only the file with the section has. Of other bytes in
-the place of what loaders follow headers to, relocations are asked; of any others but unused zeros, all that the search
-knows.
+Other differences have to be of these kinds, which is proved from the files: the table of program headers, its place and
+where it grows; a table, note or name that is elsewhere, with the same content, where all of its readers find it;
+indices of sections in symbols; and addresses that only the file with the section has. Where the old place of what
+loaders follow headers to has other bytes, no relocation may refer to it; to any other bytes that changed, except unused
+zeros, nothing that the search recognizes.
 
-Nothing here knows how a section gets its place, or how it is removed. Not known either: addresses that code computes;
-where a static program expects its heap.
+Nothing here knows how a section gets its place, or how it is removed. Not seen: addresses that code computes, and where
+a static program expects its heap.
 """
 
 import re
@@ -37,11 +37,11 @@ from cfi2sframe.range_map import RangeMap, Span, common, touches, united, walk_b
 _PAGE_SIZE: Final = 1 << 12
 #: Linux up to 6.12 loads no larger table of program headers than a page.
 _MOST_SEGMENTS: Final = _PAGE_SIZE // 56
-#: Fields of the file header that say where tables are, and how many entries these have.
+#: Fields of the file header for the places of tables, and the numbers of their entries.
 _TABLE_FIELDS: Final = {"e_phnum", "e_phoff", "e_shoff", "e_shnum", "e_shstrndx"}
 #: Program headers whose readers follow them, wherever they lead.
 _FOLLOWED: Final = {"PT_INTERP", "PT_NOTE", "PT_GNU_PROPERTY"}
-#: Those whose readers are loaders alone.
+#: Those that only loaders read.
 _OF_LOADERS: Final = {"PT_INTERP", "PT_GNU_PROPERTY"}
 #: Program headers that span addresses of others.
 _ENCLOSING: Final = {"PT_LOAD", "PT_PHDR", "PT_GNU_RELRO", "PT_GNU_STACK"}
@@ -68,20 +68,20 @@ def expect_equal(without_section: FileData, with_section: FileData, *, by_others
         place = _section_of(full)
         expect(not bare.sframe and not any(map(is_sframe, bare.segments)), "it has a section")
         _expect_same_header(bare, full)
-        found, symbols = compare_sections(bare, full)
-        found += _followed(bare, full, by_others=by_others)
+        elsewhere, symbols = compare_sections(bare, full)
+        elsewhere += _followed(bare, full, by_others=by_others)
         # Where the table of program headers grows.
         left = without(full.addresses_of(full.table("ph")), bare.addresses_of(bare.table("ph")))
-        left += [each.old for each in found]
+        left += [content.old for content in elsewhere]
         tables = _dynamic(bare, full, left, symbols)
-        found += tables
-        left = united([*left, *(each.old for each in tables)])
+        elsewhere += tables
+        left = united([*left, *(table.old for table in tables)])
         for entry in bare.segments:
             leads = entry["p_type"] not in _ENCLOSING and entry in full.segments and not _is_empty(bare, entry)
             span = Span(entry["p_vaddr"], entry["p_vaddr"] + entry["p_memsz"])
             expect(not leads or not touches(left, span), f"a {entry['p_type']} leads to what is elsewhere")
-        given_up = _expect_same_memory(bare, full, place, found, symbols)
-        _expect_unread(bare, given_up, [each.old for each in tables])
+        given_up = _expect_same_memory(bare, full, place, elsewhere, symbols)
+        _expect_unread(bare, given_up, [table.old for table in tables])
         _expect_found_headers(bare, full, by_others=by_others)
         _expect_layout(full)
         return place
@@ -113,7 +113,7 @@ def _expect_same_header(bare: FileView, full: FileView) -> None:
 
 
 def _followed(bare: FileView, full: FileView, *, by_others: bool) -> Iterator[Elsewhere]:
-    """Pair the program headers in their order; yield what those lead to that may lead elsewhere, and do."""
+    """Pair the program headers in their order; yield the contents of those that may lead elsewhere, and do."""
     news = [segment for segment in full.segments if segment["p_type"] != "PT_NULL" and not is_sframe(segment)]
     at = 0
     for old in bare.segments:
@@ -170,12 +170,12 @@ def _is_empty(view: FileView, entry: dict[str, Any]) -> bool:
 
 
 def _is_paddr_kept(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Return whether the physical address is the virtual one, or nothing, as it was."""
+    """Return whether the physical address is still the virtual one, or still 0."""
     return (old["p_paddr"], new["p_paddr"]) in ((0, 0), (old["p_vaddr"], new["p_vaddr"]))
 
 
 def _may_be_absent(bare: FileView, entry: dict[str, Any], *, by_others: bool) -> bool:
-    """Return whether nobody misses a program header: a PT_NOTE that PT_GNU_PROPERTY repeats."""
+    """Return whether a program header has no readers: a PT_NOTE that PT_GNU_PROPERTY repeats, a PT_PHDR of Go."""
     if entry["p_type"] == "PT_PHDR":
         # Zig's programs read it, Go's do not; earlier releases removed it from all static programs.
         contents = [bare.bytes_of(span_of(s)) for s in bare.segments if s["p_type"] == "PT_NOTE"]
@@ -207,7 +207,7 @@ def _expect_found_headers(bare: FileView, full: FileView, *, by_others: bool) ->
 
 
 def _old_at_phdr(view: FileView) -> bool:
-    """Return whether those before 5.18 do: they take the headers to be as far from the first segment as in the file."""
+    """Return whether kernels before 5.18 find them: at the file's distance from the start of the first segment."""
     holder = _holder_of_table(view)
     is_program = view.header.e_type == "ET_EXEC" or any(s["p_type"] == "PT_INTERP" for s in view.segments)
     if holder is None or not is_program:
@@ -225,25 +225,25 @@ def _holder_of_table(view: FileView) -> dict[str, Any] | None:
 
 
 def _dynamic(bare: FileView, full: FileView, left: list[Span], symbols: Span) -> list[Elsewhere]:
-    """Compare what the dynamic entries lead to; return what is elsewhere. Others have `left` some addresses.
+    """Compare the targets of the dynamic entries; return the tables that are elsewhere.
 
-    The `symbols` have been compared.
+    `left` are addresses that other contents have left. The `symbols` have been compared.
     """
     expect([tag for tag, _ in bare.dynamic] == [tag for tag, _ in full.dynamic], "there are other dynamic entries")
-    found = []
+    tables = []
     for (tag, old), (_, new) in zip(bare.dynamic, full.dynamic, strict=True):
         expect(old == new or tag in BY_CONTENT, f"the dynamic entry 0x{tag:x} changed")
         if old != new:
-            found.append(Elsewhere(extent_of(bare, tag), new))
-    left = united([*left, *(each.old for each in found)])
+            tables.append(Elsewhere(extent_of(bare, tag), new))
+    left = united([*left, *(table.old for table in tables)])
     for (tag, old), (_, new) in zip(bare.dynamic, full.dynamic, strict=True):
         expect(old != new or not is_pointer(tag) or not touches(left, Span(old, old + 1)), f"0x{tag:x} leads nowhere")
-    for each in found:
-        if symbols.start <= each.old.start and each.old.end <= symbols.end:
+    for table in tables:
+        if symbols.start <= table.old.start and table.old.end <= symbols.end:
             continue
-        same = bare.memory_at(*each.old) == full.memory_at(*each.new)
+        same = bare.memory_at(*table.old) == full.memory_at(*table.new)
         expect(same, "a table of the dynamic loader changed")
-    return found
+    return tables
 
 
 # Memory
@@ -260,19 +260,18 @@ def _memory(view: FileView) -> RangeMap[_Mapped | None]:
         expect(start == end or bias % max(load["p_align"], 1) == 0, "a segment is misaligned")
         ranges.append((start, middle, _Mapped(bias, load["p_flags"])))
         ranges.append((middle, end, _Mapped(None, load["p_flags"])))
-    return RangeMap(None, [each for each in ranges if each[0] < each[1]])
+    return RangeMap(None, [part for part in ranges if part[0] < part[1]])
 
 
 def _expect_same_memory(
     bare: FileView, full: FileView, place: Span, elsewhere: list[Elsewhere], symbols: Span
 ) -> list[Span]:
-    """Compare what is at each address, but for `symbols`; return the addresses that something has left or taken.
+    """Compare the byte at each address, except for `symbols`; return the addresses that contents have left or taken.
 
-    Where a section was that is elsewhere, its bytes are still there, or zeros, as tools write them that rewrite files
-    by sections.
+    The old place of a section that is elsewhere has its bytes, or zeros, as tools write that rewrite files by sections.
     """
     memories = _memory(bare), _memory(full)
-    olds, news = united(each.old for each in elsewhere), united(each.new for each in elsewhere)
+    olds, news = united(content.old for content in elsewhere), united(content.new for content in elsewhere)
     headers = bare.addresses_of(Span(0, bare.header.e_ehsize))
     entries = Span(bare.dynamic_span.start, bare.dynamic_span.start + 16 * len(bare.dynamic))
     section, table = full.addresses_of(place), bare.addresses_of(bare.table("ph"))
@@ -294,18 +293,18 @@ def _expect_same_memory(
     for span in without(_rests_of_data(bare), mapped):
         same = all(_have_same(bare, _Mapped(None, 0), full, m, part) for part, m in _parts(memories[1], span))
         expect(same, f"something is in the last page of writable data, from 0x{span.start:x} on")
-    for load, before in zip(full.loads, _before(full, bare), strict=True):
-        expect(before, f"the segment at 0x{load['p_vaddr']:x} shares a page with the one before")
+    for load, is_apart in zip(full.loads, _pages_apart(full, bare), strict=True):
+        expect(is_apart, f"the segment at 0x{load['p_vaddr']:x} shares a page with the one before")
     _expect_fixed_heap(bare, full)
     expect(all(is_zero(bare.data, span) for span in bare.offsets_of(section)), "something was where the section is")
     return without(common([*olds, *written], mapped), section)
 
 
 def _expect_unread(bare: FileView, given_up: list[Span], tables: Iterable[Span]) -> None:
-    """Check that nothing refers to some addresses; only relocations are asked of the `tables` of the loader.
+    """Check that nothing refers to some addresses; for the loader's `tables`, only relocations are searched.
 
-    Rare forms are not asked of tools' notes. Unused zeros are nobody's; without section headers, nobody knows what is
-    unused.
+    For tools' notes, rare forms are not searched. Unused zeros have no readers; without section headers, it is not
+    known what is unused.
     """
     unused = [part for part in bare.outside_sections(bare.offsets_of(given_up)) if is_zero(bare.data, part)]
     asked = without(given_up, [addresses for part in unused for addresses in bare.addresses_of(part)])
@@ -318,12 +317,12 @@ def _expect_unread(bare: FileView, given_up: list[Span], tables: Iterable[Span])
         for addresses in bare.addresses_of(span_of(note))
     ]
     rest, image = without(asked, [*loaders, *tables]), ElfImage(bare.data, "")
-    found = chain(
+    readers = chain(
         relocated(image, common(asked, [*loaders, *tables])),
         referrers(image, common(rest, tools), rare=False),
         referrers(image, without(rest, tools)),
     )
-    for place, target in found:
+    for place, target in readers:
         raise failure(f"0x{place:x} refers to 0x{target:x}, where something else is")
 
 
@@ -333,7 +332,7 @@ def _have_same(bare: FileView, ours: _Mapped, full: FileView, theirs: _Mapped, s
         None if bias is None else Span(span.start + bias, span.end + bias) for bias in (ours.bias, theirs.bias)
     )
     if olds is None or news is None:
-        return all(is_zero(view.data, each) for view, each in ((bare, olds), (full, news)) if each is not None)
+        return all(is_zero(view.data, span) for view, span in ((bare, olds), (full, news)) if span is not None)
     return have_same(bare.data, full.data, olds, news.start)
 
 
@@ -351,18 +350,18 @@ def _parts(memory: RangeMap[_Mapped | None], span: Span) -> Iterator[tuple[Span,
         yield from ((part, mapped) for part in common([span], [Span(start, end)]))
 
 
-def _before(full: FileView, bare: FileView) -> Iterator[bool]:
-    """Yield for each segment whether its first page has nothing of the one before, unless that has always been so."""
-    known = {(a["p_vaddr"] + a["p_memsz"], b["p_vaddr"]) for a, b in pairwise(bare.loads)}
+def _pages_apart(full: FileView, bare: FileView) -> Iterator[bool]:
+    """Yield for each segment whether its first page has nothing of the one before, or had so in the bare file, too."""
+    neighbors = {(a["p_vaddr"] + a["p_memsz"], b["p_vaddr"]) for a, b in pairwise(bare.loads)}
     yield True
     for before, after in pairwise(full.loads):
         end, start = before["p_vaddr"] + before["p_memsz"], after["p_vaddr"]
         page = max(_PAGE_SIZE, before["p_align"], after["p_align"])
-        yield (end, start) in known or -(-end // page) * page <= start // page * page
+        yield (end, start) in neighbors or -(-end // page) * page <= start // page * page
 
 
 def _expect_fixed_heap(bare: FileView, full: FileView) -> None:
-    """Check that the heap starts where it did, after all segments, in a program that fixes its addresses, and asks."""
+    """Check that the heap starts where it did, after all segments, in a program that fixes addresses and uses it."""
     ends = [max((load["p_vaddr"] + load["p_memsz"] for load in view.loads), default=0) for view in (bare, full)]
     if bare.header.e_type == "ET_EXEC" and ends[0] != ends[1] and bare.has_symbols:
         names = bare.memory_at(*extent_of(bare, c.DT_STRTAB))

@@ -5,13 +5,13 @@ The section goes over unused zeros after a read-only segment, or after everythin
 grows, if it is read-only, or a new one follows. The program headers grow where they are: kernels before 5.18, and
 strip, want them near the start of the file.
 
-Room for them is given up in the order of who can miss it: unused entries and zeros, and the PT_NOTE that repeats
-PT_GNU_PROPERTY; sections of loaders, which follow headers to them; notes of tools and, last, of the package, if a
-search finds nothing that may read them (`Owner`). Sections move to the end of the section's segment. Those by which
-core dumps, which have only the first page of each file, name it stay in that page if there is room.
+Room for them comes, in this order, from unused entries and zeros, and the PT_NOTE that repeats PT_GNU_PROPERTY; from
+sections of loaders, which follow headers to them; from notes of tools and, last, of the package, if a search finds
+nothing that may read them (`Owner`). These sections move to the end of the section's segment. The build-id and the
+package's note stay in the first page, which is all that core dumps have of a file, if there is room.
 
-Where there is room for one program header only, and strip may still come, the section goes after the .bss of the last
-segment. Where nothing can move, a stripped file gets its program headers at the start of the new segment.
+Where there is room for one program header only, and the file may still be stripped, the section goes after the .bss of
+the last segment. Where nothing can move, a stripped file gets its program headers at the start of the new segment.
 
 Linux starts the heap (brk) after the highest segment. A program that may rely on this address gets no section there.
 """
@@ -49,9 +49,9 @@ from cfi2sframe.text import shown_name
 #: Of segments that start at one file offset, llvm-objcopy regards the first as the parent of the others. This must not
 #: be PT_PHDR, hence the gap before a table at the end. Without PT_PHDR, GNU strip before 2.44 wants the table first.
 _GAP_WITH_ENTRY: Final = 16
-#: The least zeros in place of .bss that are worth a warning, and that another place is tried instead.
+#: More zeros (bytes) than this in place of .bss cause a warning, and another place to be tried first.
 _LARGE_PADDING: Final = 1 << 20
-#: The least bytes of moved sections that are worth a word.
+#: Moved sections of at least this many bytes are mentioned.
 _LARGE_MOVE: Final = 1 << 16
 #: Linux up to 6.12 starts no program with more program headers than fit into a page of 4 KiB.
 _MOST_SEGMENTS: Final = PAGE_SIZE // PROGRAM_HEADER_SIZE
@@ -84,7 +84,7 @@ class Placement(NamedTuple):
 
     @property
     def moved(self) -> list[str]:
-        """The names of other sections with a new address."""
+        """The names of the other sections that move."""
         return [self.file.sections[index].name for index in sorted(self.places)]
 
     @property
@@ -123,9 +123,9 @@ class Placement(NamedTuple):
 
 
 def place_section(file: LinkedFile, section_size: int, old: Span | None = None) -> Placement:
-    """Return the placement of a section, the least intrusive that is possible; `old` is where one was in the file.
+    """Return the least intrusive placement of a section; `old` is the place in the file that one had.
 
-    Raises `EmbedError` when there is none.
+    Raises `EmbedError` when there is no placement.
     """
     keeps_end = needs_fixed_heap(file)
     for placement in _placements(file, section_size, old):
@@ -161,7 +161,7 @@ def place_section(file: LinkedFile, section_size: int, old: Span | None = None) 
 
 
 def _in_the_way(file: LinkedFile) -> str:
-    """Return what follows the program headers and cannot move, for messages."""
+    """Return the name, for messages, of what follows the program headers and cannot move."""
     room = HeaderRoom(file, movable_sections(file, file.table_end, file.loaded_end), repeated_note(file))
     if room.limit >= file.table_end + PROGRAM_HEADER_SIZE:
         return "a note there, which something may read,"
@@ -178,8 +178,8 @@ def _placements(file: LinkedFile, section_size: int, old: Span | None) -> Iterat
 
     @cache
     def is_read(of_loaders: tuple[Span, ...], of_tools: tuple[Span, ...], others: tuple[Span, ...]) -> bool:
-        found = chain(relocated(file, of_loaders), referrers(file, of_tools, rare=False), referrers(file, others))
-        return next(found, None) is not None
+        readers = chain(relocated(file, of_loaders), referrers(file, of_tools, rare=False), referrers(file, others))
+        return next(readers, None) is not None
 
     def rooms() -> Iterator[HeaderRoom]:
         repeated = repeated_note(file)
@@ -202,7 +202,7 @@ def _placements(file: LinkedFile, section_size: int, old: Span | None) -> Iterat
 def _given_up(placement: Placement, owners: Callable[[], dict[int, Owner]]) -> Iterator[tuple[Span, ...]]:
     """Yield the addresses of loaders' sections that move, of tools' sections, and others that move or are overwritten.
 
-    Unused zeros are nobody's.
+    Unused zeros have no readers.
     """
     file, block = placement.file, placement.block
     moved = {index: file.sections[index].file_span for index in placement.places}
@@ -282,7 +282,7 @@ def _with_moved_table(room: HeaderRoom, size: int) -> Placement:
     Raises `EmbedError` where both would take too many zeros, or addresses.
     """
     file, first = room.file, room.file.loads[0]
-    # After GNU strip 2.40, a start on a page of 4 KiB has been seen to crash.
+    # With a start on a page of 4 KiB, programs have crashed after GNU strip 2.40.
     page = max(LARGEST_PAGE_SIZE, alignment_of(file))
     start = round_up(max(*(first.offset_of(load.end_vaddr) for load in file.loads), file.loaded_end), page)
     padding = start - file.loaded_end

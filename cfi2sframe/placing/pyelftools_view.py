@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # pyelftools has no names of these yet.
 SFRAME_TYPES = {0x6474E554, "PT_GNU_SFRAME", 0x6FFFFFF4, "SHT_GNU_SFRAME"}
 _FILE_HEADER_SIZE = 64
-#: Characters of a name that messages have.
+#: The most characters of a name in messages.
 _MAX_NAME_SIZE = 80
 
 
@@ -73,7 +73,7 @@ class FileView:
         return [content[at : at + size] for at in range(0, len(content), size)]
 
     def table(self, kind: str) -> Span:
-        """Return where the program headers ("ph") or section headers ("sh") are."""
+        """Return the file offsets of the program headers ("ph") or section headers ("sh")."""
         start, count, size = (self.header[f"e_{kind}{field}"] for field in ("off", "num", "entsize"))
         return Span(start, start + count * size) if start else Span(0, 0)
 
@@ -87,7 +87,7 @@ class FileView:
         return any(tag == c.DT_SYMTAB for tag, _ in self.dynamic)
 
     def outside_sections(self, spans: Iterable[Span]) -> list[Span]:
-        """Return those file offsets that no section has; none without section headers, since nobody knows then."""
+        """Return the file offsets outside of sections; none without section headers, since it is not known then."""
         return without(spans, map(span_of, self.sections)) if self.sections else []
 
     def is_inactive(self, number: int) -> bool:
@@ -110,7 +110,7 @@ class FileView:
         return self.bytes_of(Span(offset, offset + end - start))
 
     def maps(self, vaddr: int, offset: int, size: int) -> bool:
-        """Return whether a PT_LOAD maps these bytes there."""
+        """Return whether a PT_LOAD maps the bytes at a file offset to an address."""
         return self.offset_of(vaddr, size) == offset
 
     def addresses_of(self, span: Span) -> list[Span]:
@@ -132,7 +132,7 @@ class FileView:
 
 @cache
 def _structs_of(order: "ByteOrder") -> Any:  # noqa: ANN401 - pyelftools has no types
-    """Return pyelftools' structs of ELF64, which take longer to build than those of a small file to read."""
+    """Return pyelftools' structs of ELF64; cached, since building them takes longer than parsing a small file."""
     from elftools.elf.structs import ELFStructs
 
     structs = ELFStructs(little_endian=order == "<", elfclass=64)
@@ -162,13 +162,13 @@ def expect(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a 
 
 
 def failure(message: str) -> EmbedError:
-    """Return the error that tells of a rewritten file."""
+    """Return the error for a rewritten file."""
     return EmbedError(f"the rewritten file fails its re-read: {message}")
 
 
 @contextmanager
 def parsing() -> Iterator[None]:
-    """Turn what damaged files raise into `EmbedError`."""
+    """Turn the exceptions that damaged files cause into `EmbedError`."""
     from elftools.common.exceptions import ELFError
     from elftools.construct import ConstructError
 

@@ -2,8 +2,8 @@
 """Take the `.sframe` section out of a linked file, and check that nothing else has changed.
 
 The record of a conversion restores the original, byte for byte, unless another tool has written the file since. Where
-there is no record, or one for another file, the section's bytes become zeros, its headers go, and all else stays. What
-a later release has to do is in the record: how sections get their places is not known here.
+there is no record, or one for another file, the section's bytes become zeros, its headers are removed, and all else
+stays. The record has all that a later release needs, so nothing here knows how sections get their places.
 """
 
 from typing import Final
@@ -20,7 +20,7 @@ from cfi2sframe.placing.pyelftools_view import expect
 from cfi2sframe.placing.undo import NoOriginal, Original, Removal, original_of
 from cfi2sframe.range_map import Span, touches, united
 
-#: Program headers in whose bytes a section may be: it is in a PT_LOAD, linkers put it after all else in PT_GNU_RELRO.
+#: Program headers that may cover the section: PT_LOAD, and PT_GNU_RELRO, in which linkers put it last.
 _AROUND: Final = frozenset({PT_GNU_SFRAME, PT_LOAD, PT_GNU_RELRO, PT_GNU_STACK, PT_NULL})
 _DEAD_HEADER: Final = "the original had a header of .sframe that led to no section; it is removed, too"
 _ZEROED: Final = "; .sframe is zeroed, and all else stays in its place"
@@ -29,7 +29,7 @@ _ZEROED: Final = "; .sframe is zeroed, and all else stays in its place"
 def remove(data: FileData) -> Removal:
     """Return a linked file without its `.sframe` section and PT_GNU_SFRAME.
 
-    If the section took the place of another one, that is back. Raises `EmbedError` when there is no section, or when
+    A section that it replaced is restored. Raises `EmbedError` when there is no section, or when
     the file cannot be rewritten safely.
     """
     original = proven_original(data)
@@ -40,7 +40,7 @@ def remove(data: FileData) -> Removal:
 
 
 def _without_dead_header(removal: Removal) -> Removal:
-    """Return what is left without a header that leads to zeros or nothing, as objcopy leaves it of a section."""
+    """Return the removal without a header that leads to zeros or nothing, as objcopy leaves of a section."""
     file = open_linked(removal.content)
     section = file.sframe_section or file.sframe_segment
     if section is None or not is_zero(file.data, section.file_span):
@@ -74,7 +74,7 @@ def _compare(data: FileData, rewritten: FileData) -> None:
     file = open_linked(rewritten)
     bare = file.data
     if file.has_sframe:
-        # The section that has been replaced is back.
+        # The replaced section is restored.
         bare = spliced(file.data, zeroing_splices(file))
         expect_equal(bare, file.data, by_others=True)
     expect_equal(bare, open_linked(data).data, by_others=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stamp of a rewritten file: a digest by which the next run sees that nothing has changed, and what it then says.
+"""The stamp of a rewritten file: a digest by which the next run knows it as unchanged, and the outcome to report then.
 
 It stands right before the section headers, where no header describes anything, so files without these have none. It is
-no proof: whoever forges one keeps the file as it is, and nothing else.
+no proof: whoever forges one only keeps the file from being converted again.
 """
 
 import struct
@@ -18,7 +18,7 @@ _DIGEST_SIZE: Final = 32
 _FIXED: Final = struct.Struct(f"<QQQQ{_DIGEST_SIZE}sQ8s")
 #: From the end of the stamp to the start and the end of the digest.
 _DIGEST_START, _DIGEST_END = _DIGEST_SIZE + 16, 16
-#: Eleven sentences have less.
+#: More bytes than all warnings together need.
 _MAX_SIZE: Final = 1 << 16
 
 
@@ -75,7 +75,7 @@ def stamp_size(data: FileData) -> int:
 
 
 def _end_of(data: FileData) -> int | None:
-    """Return the file offset after the stamp, if there is one."""
+    """Return the file offset of the stamp's end; None without a stamp."""
     end = parse_file_header(data).section_headers_offset
     is_inside = FILE_HEADER_SIZE + _FIXED.size <= end <= len(data)
     return end if is_inside and bytes(data[end - len(_MAGIC) : end]) == _MAGIC else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The view that tools have of a rewritten file: sections and symbols, equal but for those of the SFrame section."""
+"""The view that tools have of a rewritten file: equal sections and symbols, except for those of the SFrame section."""
 
 import struct
 from collections import defaultdict
@@ -74,8 +74,8 @@ def compare_sections(bare: FileView, full: FileView) -> tuple[list[Elsewhere], S
 def _loaded_symbols(view: FileView, table: dict[str, Any]) -> Span:
     """Return the addresses of the loader's own symbols. Raises `EmbedError` for any other section that is loaded."""
     vaddr, end = table["sh_addr"], table["sh_addr"] + table["sh_size"]
-    found = extent_of(view, c.DT_SYMTAB) if view.has_symbols else Span(0, 0)
-    is_own = found.start == vaddr and found.end <= end
+    symbols = extent_of(view, c.DT_SYMTAB) if view.has_symbols else Span(0, 0)
+    is_own = symbols.start == vaddr and symbols.end <= end
     others = united(span_of(s) for s in view.sections if s["sh_flags"] & (c.SHF_EXECINSTR | c.SHF_WRITE))
     is_data = not touches(others, span_of(table)) and not vaddr <= view.header.e_entry < end
     expect(is_own and is_data, f"{table['name']} is loaded, is not what DT_SYMTAB leads to, and changed")
@@ -85,7 +85,7 @@ def _loaded_symbols(view: FileView, table: dict[str, Any]) -> Span:
 def _paired(bare: FileView, full: FileView) -> list[int]:
     """Return the number in the full file of each section of the bare one.
 
-    The place of the SFrame section may be that of an inactive header.
+    The SFrame section may have the number of an inactive header.
     """
     numbering = list(range(len(bare.sections)))
     if len(numbering) == len(full.sections) and all(bare.is_inactive(number) for number in full.sframe):
@@ -123,11 +123,11 @@ def _compare_symbols(
     expect(first[whole:] == second[whole:], "the end of a symbol table changed")
     entry = struct.Struct(order + "IBBHQQ")
     pairs = zip(entry.iter_unpack(first[:whole]), entry.iter_unpack(second[:whole]), strict=True)
-    for at, ((name, info, other, section, value, size), found) in enumerate(pairs):
+    for at, ((name, info, other, section, value, size), symbol) in enumerate(pairs):
         delta = 0
         if section in moved and moved[section].old.start <= value <= moved[section].old.end:
-            # Other modules, which are not here, may know the others.
+            # Other modules may have the addresses of the others.
             expect(info >> 4 == c.STB_LOCAL, f"symbol {at} is of a section that has moved")
             delta = moved[section].new_start - moved[section].old.start
         wanted = (name, info, other, _renumbered(section, numbering), value + delta, size)
-        expect(wanted == found, f"symbol {at} changed")
+        expect(symbol == wanted, f"symbol {at} changed")

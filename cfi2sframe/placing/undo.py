@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The record that a rewritten file keeps of its original. It does not depend on how a section gets its place.
 
-The record is the last of the file's bytes. It restores the original in three steps, which a later release can do
-whatever it does differently when it inserts a section:
+The record ends the file. It restores the original in three steps, which a later release can do however it inserts
+sections:
 
 1. `pieces` of the rewritten file, and zeros, one after the other;
 2. the symbols in `tables` get back the section indices that they had;
 3. `patches`.
 
-One digest tells whether the patches fit: that of the bytes which they replace. The other one tells whether the result
-is the original.
+The digest of the bytes that the patches replace shows whether they fit; the other digest shows whether the result is
+the original.
 """
 
 import re
@@ -26,17 +26,17 @@ from cfi2sframe.errors import ElfError, EmbedError
 from cfi2sframe.range_map import Span
 
 _MAGIC: Final = b"c2sfrec1"
-#: After the parts of variable size: the sizes of both files, the digests, how many items the parts have, the size of
-#: the record, and the magic number.
+#: The end of the record, after the parts of variable size: the sizes of both files, the digests, the parts' numbers of
+#: items, the size of the record, and the magic number.
 _FIXED: Final = struct.Struct("<QQ32s32sIIIIQ8s")
 _PAIR: Final = struct.Struct("<QQ")
 #: The `start` of a piece of zeros.
 NOWHERE: Final = (1 << 64) - 1
 _FORMS: Final = re.compile(rb"c2sfrec.\0*\Z", re.DOTALL)
 _BLOCK_SIZE: Final = 1 << 20
-#: What a removal says where it does not give the original.
+#: The note of a removal that does not give the original.
 CHANGED_SINCE: Final = "the file was changed after the conversion; the changes are kept"
-#: Bytes that differ, with up to 15 in between that do not: a patch of its own would take more.
+#: Bytes that differ, with gaps of up to 15 that do not: one more patch would take more.
 _DIFFERENT: Final = re.compile(rb"[^\0](?:.{0,15}[^\0])*", re.DOTALL)
 
 
@@ -82,11 +82,11 @@ class Original(NamedTuple):
 
     @property
     def is_exact(self) -> bool:
-        """True if these are the original's bytes; not so if somebody has changed any that no patch replaces."""
+        """True if these are the original's bytes; False if bytes that no patch replaces have been changed."""
         return digest_of(self.content) == self.digest
 
     def removal(self) -> "Removal":
-        """Return the original as what is left without the section."""
+        """Return the original as the outcome of a removal."""
         return Removal(self.content, "" if self.is_exact else CHANGED_SINCE)
 
 
@@ -125,15 +125,15 @@ def record_span(data: FileData, start: int | None = None) -> Span | None:
             end = max(end - _BLOCK_SIZE, 0) + len(block)
             break
         end = max(end - _BLOCK_SIZE, 0)
-    found = _record_before(data, end)
-    if found is not None or start is None:
-        return found
+    span = _record_before(data, end)
+    if span is not None or start is None:
+        return span
     for at in range(start, end, _BLOCK_SIZE):
         block = bytes(data[at : at + _BLOCK_SIZE + len(_MAGIC) - 1])
         for match in re.finditer(re.escape(_MAGIC), block):
-            found = _record_before(data, at + match.end())
-            if found is not None and found.start >= start:
-                return found
+            span = _record_before(data, at + match.end())
+            if span is not None and span.start >= start:
+                return span
     return None
 
 
@@ -150,7 +150,7 @@ def _record_before(data: FileData, end: int) -> Span | None:
 def original_of(data: FileData) -> Original | NoOriginal:
     """Return the original of a rewritten file, or why there is none; zeros after the record follow it.
 
-    The record is no proof: whoever uses the original has to compare it with the file.
+    The record is no proof: callers have to compare the original with the file.
     """
     span = record_span(data)
     if span is None:
@@ -172,7 +172,7 @@ def original_of(data: FileData) -> Original | NoOriginal:
 
 
 def _unpacked(data: bytes) -> UndoRecord | None:
-    """Return the record that some bytes are; None where its numbers of items do not fit its size."""
+    """Parse a record; None where its numbers of items do not fit its size."""
     new_size, size, digest, replaced_digest, pieces, tables, patches, indices, _, _ = _FIXED.unpack(
         data[-_FIXED.size :]
     )
@@ -199,7 +199,7 @@ def _unpacked(data: bytes) -> UndoRecord | None:
 
 
 def _is_for(record: UndoRecord, size: int) -> bool:
-    """Return whether a record is for a file of this size, has its parts inside, and no more zeros than the file."""
+    """Return whether a record is for a file of this size, with its parts inside, and no more zeros than the file."""
     end = record.original_size
     return (
         record.rewritten_size == size
@@ -211,7 +211,7 @@ def _is_for(record: UndoRecord, size: int) -> bool:
 
 
 def _unpatched(data: FileData, order: ByteOrder, record: UndoRecord) -> Joined:
-    """Return what the first two steps make of a rewritten file. Raises `EmbedError` where tables overlap."""
+    """Return a rewritten file after the first two steps. Raises `EmbedError` where tables overlap."""
     body = Joined(
         bytes(size) if start == NOWHERE else part_of(data, start, start + size) for start, size in record.pieces
     )
