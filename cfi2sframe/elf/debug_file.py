@@ -23,7 +23,7 @@ from cfi2sframe.process.guard import part
 
 #: Search where gdb does.
 AUTO: Final = "auto"
-#: Where distributions install debug files; gdb calls it the debug file directory.
+#: The directory in which distributions install debug files; gdb's debug file directory.
 _SYSTEM_FOLDER: Final = "/usr/lib/debug"
 _NT_GNU_BUILD_ID: Final = 3
 _BLOCK_SIZE: Final = 1 << 20

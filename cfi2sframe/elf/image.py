@@ -129,10 +129,6 @@ class ElfImage:
         if not isinstance(self.data, Buffer):
             self.data.close()
 
-    def _file_bytes(self, offset: int, size: int) -> bytes:
-        """Return at most `size` bytes at `offset`; fewer where the file ends."""
-        return bytes(self.data[offset : offset + size])
-
     def section_bytes(self, section: ElfSection) -> bytes:
         """Return a section's bytes as they are in the file; none for NOBITS.
 
@@ -143,7 +139,7 @@ class ElfImage:
         if section.file_offset + section.size > len(self.data):
             place = f"{section.size} bytes at file offset 0x{section.file_offset:x}"
             raise ElfError(f"truncated: {place} extend past the end of the file", section.name)
-        return self._file_bytes(section.file_offset, section.size)
+        return bytes(self.data[section.file_offset : section.file_offset + section.size])
 
     def records(self, section: ElfSection, form: str) -> Iterator[tuple[int, ...]]:
         """Iterate over a section as whole records of a form that `struct` knows. Raises as `section_bytes` does."""
@@ -154,7 +150,7 @@ class ElfImage:
     def bytes_at(self, vaddr: int, size: int) -> bytes | None:
         """Return `size` bytes of a linked file at a virtual address; None when no PT_LOAD has them all in the file."""
         offset = self.segment_map.offset_of(vaddr, size)
-        data = None if offset is None else self._file_bytes(offset, size)
+        data = None if offset is None else bytes(self.data[offset : offset + size])
         return data if data is not None and len(data) == size else None
 
     def code_bytes(self, code: CodeRange, start_vaddr: int, end_vaddr: int) -> bytes:
@@ -165,7 +161,7 @@ class ElfImage:
         if section.type == c.SHT_NOBITS:
             return b""
         offset = section.file_offset + start_vaddr - section.vaddr
-        return self._file_bytes(offset, end_vaddr - start_vaddr)
+        return bytes(self.data[offset : offset + end_vaddr - start_vaddr])
 
     # Sections and addresses
 

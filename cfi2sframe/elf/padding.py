@@ -88,5 +88,5 @@ def find_padding(image: ElfImage, functions: Sequence[tuple[int, int]]) -> tuple
         referred = {holder_of(padding, Span(vaddr, vaddr + 1)) for vaddr in inside}
         return tuple([gap for gap in padding if gap not in referred])
     except ElfError:
-        # With a damaged table, nobody knows what refers to padding.
+        # With a damaged table, it is not known what refers to padding.
         return ()

@@ -127,7 +127,7 @@ class _ReferrerSearch:
         self.amd64 = Amd64Code(image, rare=rare)
         self.order = image.byte_order
         self.is_fixed = image.header.type == c.ET_EXEC
-        #: Where @GOTOFF counts from: `_GLOBAL_OFFSET_TABLE_`, in one of these sections.
+        #: The possible origins of @GOTOFF: `_GLOBAL_OFFSET_TABLE_` is in one of these sections.
         gots = [section.vaddr for name in (".got", ".got.plt") for section in image.sections_named(name)]
         self.gots = {*gots, dynamic_entries(image).get(c.DT_PLTGOT, 0)} - {0}
 

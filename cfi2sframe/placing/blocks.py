@@ -166,8 +166,8 @@ def _filled(
 ) -> AddedBlock:
     """Return a block with its layout: the section, then the groups.
 
-    Of segments that start at one file offset, llvm-objcopy regards the first in the table as the parent of the others.
-    That has to be the PT_LOAD. PT_INTERP precedes it in the table, so `.interp` must not be first in the block.
+    For llvm-objcopy, the first in the table of several segments at one file offset is the parent of the others, and has
+    to be the PT_LOAD. PT_INTERP precedes it in the table, so `.interp` must not be first in the block.
     """
     bias, placed = vaddr - start, dict[int, int]()
     section = round_up(vaddr, SECTION_ALIGNMENT) - bias

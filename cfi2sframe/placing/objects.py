@@ -153,7 +153,7 @@ def insert(
     )
     kept = [Kept(0, len(old.data), 0)]
     tail.add(stamp, 8)
-    # Of the header, only differences are recorded: later edits of the rest are kept.
+    # Only differences in the header are recorded: later edits of the rest are kept.
     return with_record(old.data, _finish(old, headers, tail), kept, (), [Span(0, FILE_HEADER_SIZE)])
 
 
@@ -358,7 +358,7 @@ def _check_kept(original: ElfImage, rewritten: ElfImage, other: set[int], change
     kept = without([Span(FILE_HEADER_SIZE, _end_of(original))], changed)
     _expect(all(have_same(original.data, rewritten.data, span) for span in kept), "the bytes of the old file changed")
     before, after = original.header, rewritten.header
-    # Where the section table is, and how many headers it has, may change.
+    # The place of the section table, and the number of its headers, may change.
     table: dict[str, Any] = {"section_headers_offset": 0, "section_header_count": 0}
     _expect(before._replace(**table) == after._replace(**table), "the file header changed")
     index = original.headers.names_index

@@ -46,8 +46,8 @@ from cfi2sframe.placing.moving import FOLLOWING_TYPES, Owner, SectionPlace, mova
 from cfi2sframe.range_map import Span, without
 from cfi2sframe.text import shown_name
 
-#: Of segments that start at one file offset, llvm-objcopy regards the first as the parent of the others. This must not
-#: be PT_PHDR, hence the gap before a table at the end. Without PT_PHDR, GNU strip before 2.44 wants the table first.
+#: For llvm-objcopy, the first of several segments at one file offset is the parent of the others. This must not be
+#: PT_PHDR, hence the gap before a table at the end. Without PT_PHDR, GNU strip before 2.44 wants the table first.
 _GAP_WITH_ENTRY: Final = 16
 #: More zeros (bytes) than this in place of .bss cause a warning, and another place to be tried first.
 _LARGE_PADDING: Final = 1 << 20

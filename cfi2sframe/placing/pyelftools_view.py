@@ -90,10 +90,6 @@ class FileView:
         """Return the file offsets outside of sections; none without section headers, since it is not known then."""
         return without(spans, map(span_of, self.sections)) if self.sections else []
 
-    def is_inactive(self, number: int) -> bool:
-        """Return whether a section header is unused."""
-        return bool(self.sections[number]["sh_type"] == "SHT_NULL")
-
     def offset_of(self, vaddr: int, size: int = 1) -> int | None:
         """Return the file offset of bytes at an address that one PT_LOAD maps; None if none does."""
         number = bisect_right(self._by_vaddr, vaddr, key=lambda load: load["p_vaddr"]) - 1
