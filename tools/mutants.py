@@ -59,6 +59,7 @@ TESTS_OF: Final = {
     "elf/referrers": ("tests/elf/test_referrers.py", "tests/elf/test_operands.py", "tests/elf/test_readers.py"),
     "elf/operands": ("tests/elf/test_referrers.py", "tests/elf/test_operands.py", "tests/elf/test_readers.py"),
     "placing/observed": ("tests/placing/test_each_check.py", "tests/placing/test_observed.py"),
+    "placing/segments_view": ("tests/placing/test_each_check.py", "tests/placing/test_observed.py"),
     "placing/tools_view": ("tests/placing/test_each_check.py", "tests/placing/test_observed.py"),
     "placing/loader_tables": ("tests/placing/test_each_check.py", "tests/placing/test_loader_tables.py"),
 }

@@ -10,7 +10,7 @@ Insertion into a linked file, in the order of the work:
     linked                   edits the file, and leaves a record of the original at its end (undo)
 
 `observed` judges whether the result equals the original except for the section, and knows none of these steps: what
-loaders read (`loader_tables`) and what tools see (`tools_view`), as pyelftools parses it (`pyelftools_view`).
+loaders read (`segments_view`, `loader_tables`) and what tools see (`tools_view`), as parsed by `pyelftools_view`.
 
 `removal` restores the original by that record if it fits, and knows none of these steps but the first.
 """
