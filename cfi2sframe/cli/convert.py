@@ -33,7 +33,7 @@ from cfi2sframe.errors import ErrorKind, OutputError, RequestError
 from cfi2sframe.files.source import Source, named_source
 from cfi2sframe.jobs.job import Job, run_job
 from cfi2sframe.jobs.products import conversion_job
-from cfi2sframe.jobs.records import Outcome, Request
+from cfi2sframe.jobs.records import Conditions, Outcome, Request
 from cfi2sframe.text import counted
 
 #: Runs with fewer bytes of input use one process.
@@ -89,8 +89,7 @@ def request_of(arguments: argparse.Namespace) -> Request:
         replaces=arguments.replace,
         verifies=not arguments.no_verify,
         only_checks=arguments.check,
-        is_strict=arguments.strict,
-        fail_under=arguments.fail_under,
+        conditions=Conditions(arguments.strict, arguments.fail_under),
     )
 
 

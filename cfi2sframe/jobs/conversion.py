@@ -27,7 +27,7 @@ from cfi2sframe.errors import (
 from cfi2sframe.existing import Existing, Presence
 from cfi2sframe.files.source import Source
 from cfi2sframe.jobs.decision import decide, options_for, replaceable_section
-from cfi2sframe.jobs.records import Note, Outcome, Product, Request
+from cfi2sframe.jobs.records import Conditions, Note, Outcome, Product, Request
 from cfi2sframe.jobs.stamps import key_of
 from cfi2sframe.placing.stamp import Stamp, sealed
 from cfi2sframe.report import SCHEMA_VERSION
@@ -51,13 +51,13 @@ def convert_anew(request: Request, image: ElfImage, source: Source, note: Note) 
     conversion = convert_for(image, options_for(existing, request.options), request.reader)
     coverage = None
     # The account costs an import, and says nothing new if nothing is missing.
-    if not conversion.is_whole or request.wants_account or request.fail_under is not None:
+    if not conversion.is_whole or request.wants_account or request.conditions.fail_under is not None:
         from cfi2sframe.report.coverage import account
 
         coverage = account(conversion)
     unwritten = _unwritten(request, conversion, coverage)
     note(unwritten)
-    refusal = refusal_of(conversion, coverage, is_strict=request.is_strict, fail_under=request.fail_under)
+    refusal = refusal_of(conversion, coverage, request.conditions)
     if refusal is not None:
         raise refusal
     # With the user's version, the check notices a conversion for another one.
@@ -147,13 +147,9 @@ def warnings_of(coverage: "Coverage | None") -> tuple[str, ...]:
     return (*shown, f"{more:,} more functions {what}") if more else shown
 
 
-def refusal_of(
-    conversion: Conversion, coverage: "Coverage | None", *, is_strict: bool, fail_under: float | None = None
-) -> Cfi2SFrameError | None:
-    """Return the error to raise if the user's conditions forbid writing this conversion.
-
-    `fail_under` is a percentage of the bytes of code, and needs the account.
-    """
+def refusal_of(conversion: Conversion, coverage: "Coverage | None", conditions: Conditions) -> Cfi2SFrameError | None:
+    """Return the error to raise if conditions forbid writing this conversion; `fail_under` needs `coverage`."""
+    is_strict, fail_under = conditions
     if is_strict and conversion.cfi.damaged:
         return CfiError("--strict: an FDE is damaged; nothing written")
     if is_strict and conversion.cfi.unread:

@@ -31,14 +31,24 @@ class SkipKind(Enum):
     PAYLOAD = "data after the ELF file"
 
 
+class Conditions(NamedTuple):
+    """The user's conditions: a file that breaks one is not written, and fails.
+
+    `is_strict`: nothing is damaged, unread or left out. `fail_under`: the least percentage of the bytes of code that is
+    described.
+    """
+
+    is_strict: bool = False
+    fail_under: float | None = None
+
+
 class Request(NamedTuple):
     """A request to convert, whatever the file.
 
     `options` determine the section; functions that `reader` would refuse are left out. `debug_file` is the place of
     the separate debug file (`elf.debug_file.find_debug_file`); None: none is read. `is_raw`: the section alone is made,
     not a copy of the file with it. `replaces`: a different section is replaced. `verifies`: the new file is read back
-    before it gets its name. `only_checks`: only a forecast is made. `is_strict` and `fail_under` (percent of the bytes
-    of code) make functions that are left out a failure. `wants_account`: the outcome has the account.
+    before it gets its name. `only_checks`: only a forecast is made. `wants_account`: the outcome has the account.
     """
 
     options: Options = Options()
@@ -48,8 +58,7 @@ class Request(NamedTuple):
     replaces: bool = False
     verifies: bool = True
     only_checks: bool = False
-    is_strict: bool = False
-    fail_under: float | None = None
+    conditions: Conditions = Conditions()
     wants_account: bool = False
 
     @property

@@ -8,7 +8,7 @@ from typing import Final
 
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.files.source import Source
-from cfi2sframe.jobs.records import Outcome, Request
+from cfi2sframe.jobs.records import Conditions, Outcome, Request
 from cfi2sframe.placing.stamp import stamp_of
 from cfi2sframe.placing.undo import digest_of
 
@@ -28,11 +28,10 @@ def up_to_date(request: Request, image: ElfImage, source: Source) -> Outcome | N
     """Return the outcome for a file that its stamp shows to be up to date; None where the conversion has to tell.
 
     The stamp has no account, which a report of a tree does without, and `replaces` is for users who do not believe the
-    file. `is_strict` and `fail_under` are asked of the CFI, and a file without a section is not up to date, whatever
-    its stamp says.
+    file. Conditions are asked of the CFI, and a file without a section is not up to date, whatever its stamp says.
     """
     wants_account = request.wants_account and not source.may_be_unfit
-    if request.replaces or request.is_raw or wants_account or request.is_strict or request.fail_under is not None:
+    if request.replaces or request.is_raw or wants_account or request.conditions != Conditions():
         return None
     stamp = stamp_of(image.data, key_of(request, image)) if image.has_sframe else None
     if stamp is None:

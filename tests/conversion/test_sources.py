@@ -21,6 +21,7 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import CfiError, UnfitError
 from cfi2sframe.jobs.conversion import refusal_of, warnings_of
+from cfi2sframe.jobs.records import Conditions
 from cfi2sframe.report.coverage import coverage_data
 from cfi2sframe.report.coverage_report import coverage_report
 from cfi2sframe.sframe.read import read_section
@@ -146,7 +147,7 @@ def test_a_lesser_source_that_cannot_be_walked() -> None:
     assert warnings_of(coverage) == (f".debug_frame is not used: {reason}",)
     assert f".debug_frame is not used: {reason}." in coverage_report([coverage]).notes
     assert coverage_data(coverage)["unread"] == [{"name": ".debug_frame", "reason": reason}]
-    refusal = refusal_of(conversion, coverage, is_strict=True)
+    refusal = refusal_of(conversion, coverage, Conditions(is_strict=True))
     assert refusal is not None
     assert refusal.reason == f"--strict: .debug_frame is not used: {reason}; nothing written"
     assert verify(convert(image)).is_clean

@@ -27,6 +27,7 @@ from cfi2sframe.instructions import derive as door
 from cfi2sframe.instructions.derive import Derived
 from cfi2sframe.instructions.states import Underived
 from cfi2sframe.jobs.conversion import refusal_of
+from cfi2sframe.jobs.records import Conditions
 from cfi2sframe.range_map import Span, united
 from cfi2sframe.report.coverage import coverage_data
 from cfi2sframe.why import Reason
@@ -196,7 +197,7 @@ def test_each_byte_has_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {item.kind for item in coverage.missing} == {"without CFI"}
     assert conversion.is_whole
     assert (conversion.skips, conversion.in_parts, conversion.described_count) == ((), (), 1)
-    assert refusal_of(conversion, account(conversion), is_strict=True, fail_under=None) is None
+    assert refusal_of(conversion, account(conversion), Conditions(is_strict=True)) is None
     (f,) = (item for item in coverage_data(coverage)["missing"] if item["symbol"] == "f")
     assert (f["reason"], f["message"]) == ("NOT_REACHED", "no known entry leads there")
 

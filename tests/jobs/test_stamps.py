@@ -19,7 +19,7 @@ from cfi2sframe.errors import Cfi2SFrameError, ErrorKind
 from cfi2sframe.files.source import Source
 from cfi2sframe.jobs import conversion, stamps
 from cfi2sframe.jobs.conversion import convert_anew
-from cfi2sframe.jobs.records import Outcome, Request
+from cfi2sframe.jobs.records import Conditions, Outcome, Request
 from cfi2sframe.jobs.stamps import REVISION, key_of, up_to_date
 from cfi2sframe.placing import linked
 from cfi2sframe.placing.stamp import Stamp, sealed, stamp_of
@@ -130,8 +130,8 @@ def test_other_requests_and_other_bytes_are_compared(tmp_path: Path) -> None:
         Request(debug_file="auto"),
         Request(replaces=True),
         Request(wants_account=True),
-        Request(fail_under=1),
-        Request(is_strict=True),
+        Request(conditions=Conditions(fail_under=1)),
+        Request(conditions=Conditions(is_strict=True)),
     )
     for asked in others:
         assert up_to_date(asked, load(path), NAMED) is None, asked
@@ -170,9 +170,9 @@ def test_a_stamp_answers_no_condition(has_section: bool, tmp_path: Path) -> None
         assert convert_one(path, Request(verifies=False)).warnings
     path.write_bytes(forged(path.read_bytes()))
     assert stamp_of(path.read_bytes(), key_of(Request(), load(path))) is not None
-    assert convert_one(path, Request(fail_under=10, only_checks=True)).kind is None
-    for asked in (Request(is_strict=True), Request(fail_under=99.9)):
-        assert convert_one(path, asked).kind is ErrorKind.INCOMPLETE
+    assert convert_one(path, Request(conditions=Conditions(fail_under=10), only_checks=True)).kind is None
+    for asked in (Conditions(is_strict=True), Conditions(fail_under=99.9)):
+        assert convert_one(path, Request(conditions=asked)).kind is ErrorKind.INCOMPLETE
     # Without a condition, the file stays; without a section, it is not what the stamp says.
     assert convert_one(path).status == ("unchanged" if has_section else "converted")
     assert load(path).has_sframe
