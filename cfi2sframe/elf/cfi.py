@@ -50,7 +50,7 @@ class CfiSection(NamedTuple):
 
     `vaddr` is the address of the first byte (0 for `.debug_frame`, which is never loaded). `relocations` maps
     offsets in `data` to the relocations that were applied there; `unresolved` are the offsets of relocations that could
-    not be applied. `is_of_object`: only a relocation tells where something is. `table_vaddr` is the address of the
+    not be applied. `is_of_object`: only relocations give addresses. `table_vaddr` is the address of the
     global offset table, None without one. `must_find_offset` is set where no section header gives the section's size:
     the section ends at the first terminator after that offset in `data`.
     """

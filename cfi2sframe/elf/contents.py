@@ -198,7 +198,7 @@ def is_equal(one: FileData, other: FileData) -> bool:
 
 
 def have_same(first: FileData, second: FileData, span: Span, second_start: int | None = None) -> bool:
-    """Compare a span of two files; in the second it starts at `second_start` (None: there, too).
+    """Return whether two files have the same bytes in a span; `second_start` is its start in the second, if different.
 
     Spans past a file's end differ.
     """

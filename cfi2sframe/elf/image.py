@@ -67,7 +67,7 @@ class ElfImage:
     """Its bytes, in memory or read on demand."""
     arch: Arch
     is_relocatable: bool
-    """True of an object."""
+    """True for an object."""
     debug_file: "ElfImage | None"
     """The separate debug file, one more source of CFI; None until a user sets it."""
 

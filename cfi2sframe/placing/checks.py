@@ -117,7 +117,7 @@ class LinkedFile(ElfImage):
         return max([8, *(section.alignment for section in self.stored if section.file_offset >= file_offset)])
 
     def next_described(self, file_offset: int) -> int:
-        """Return the first offset from a file offset on at which something starts by a header, or the file ends."""
+        """Return the start of what headers describe next, from a file offset on; the file's end if that is nothing."""
         starts = [segment.file_offset for segment in self.segments if segment.file_size]
         starts += [section.file_offset for section in self.stored]
         starts += [self.section_table.start] if self.sections else []
@@ -255,7 +255,7 @@ def _is_mapped(file: LinkedFile, section: ElfSection) -> bool:
     is_held = file.segment_map.offset_of(section.vaddr, section.size) == section.file_offset
     if is_held or section.flags & c.SHF_TLS:
         return True
-    # Sections that objcopy adds have no address and are not loaded; nor are the notes that LIEF adds looked for there.
+    # Sections that objcopy adds have no address and are not loaded. No reader looks for the notes that LIEF adds so.
     is_apart = not touches(united(load.file_span for load in file.loads), section.file_span)
     return not section.vaddr and (is_apart or section.type == c.SHT_NOTE)
 

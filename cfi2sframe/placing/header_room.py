@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Room for more program headers where they are: what follows them, and which of it can move."""
+"""Room for more program headers where they are: what follows them, and how much of that can move."""
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
@@ -196,7 +196,7 @@ class HeaderRoom:
     def rearranged(self, added: int) -> Rearranged | None:
         """Return the places of sections that make room for `added` more program headers; as few move as possible.
 
-        Those that name the file stay in the first page, if possible. None where there is no room.
+        The build-id and the package stay in the first page, if possible. None where there is no room.
         """
         table_end = self.file.header.program_headers_offset + PROGRAM_HEADER_SIZE * (len(self.kept) + added)
         fallback = None

@@ -16,9 +16,9 @@ _LARGEST_BSS: Final = 1 << 20
 def may_be_interpreter(file: LinkedFile) -> bool:
     """Return whether a file with .bss may be a program interpreter: it has an entry, and needs no other file.
 
-    Klibc's and nix-ld look like programs. These programs are no interpreters: one with thread-local storage, which it
-    finds by AT_PHDR, where an interpreter gets another file's headers; one at the addresses where linkers place
-    programs, which an interpreter leaves free; and one with more .bss than interpreters have.
+    The interpreters of klibc and nix-ld look like programs. A program is none if it has thread-local storage, which it
+    finds by AT_PHDR, where an interpreter gets another file's headers; if it is at the address where linkers place
+    programs, which interpreters leave free; or if it has more .bss than interpreters have.
     """
     last, types = file.loads[-1], {segment.type for segment in file.segments}
     bss_size = last.memory_size - last.file_size

@@ -3,7 +3,7 @@
 
 The section's address depends on its size, and its bytes depend on its address. So the plan is made first:
 
-    plan = plan_insertion(data, section_size)        # has plan.section_vaddr
+    plan = plan_insertion(data, section_size)        # gives plan.section_vaddr
     chunks = insert(plan, section)                   # buffers, mostly ranges of `data`
     check_insertion(rewritten, plan, section)        # asks the judge (observed), and whether the plan was kept
 
@@ -254,15 +254,10 @@ def check_insertion(rewritten: FileData, plan: Placement, section: Buffer) -> No
     size, vaddr = len(section), plan.section_vaddr
     planned = ProgramHeader(PT_GNU_SFRAME, PF_R, place.start, vaddr, vaddr, size, size, SECTION_ALIGNMENT)
     header, segment = file.sframe_section, file.sframe_segment
-    wanted = (SHF_ALLOC, vaddr, place.start, size, SECTION_ALIGNMENT)
-    is_there = header is None or wanted == (
-        header.flags,
-        header.vaddr,
-        header.file_offset,
-        header.size,
-        header.alignment,
+    planned_header = header and header._replace(
+        flags=SHF_ALLOC, vaddr=vaddr, file_offset=place.start, size=size, alignment=SECTION_ALIGNMENT
     )
-    expect(is_there and segment == planned, ".sframe is not where it was planned")
+    expect((header, segment) == (planned_header, planned), ".sframe is not where it was planned")
     contents = (bytes(rewritten[place.start : place.start + size]), file.bytes_at(vaddr, size))
     expect(contents == (bytes(section),) * 2, "the bytes of .sframe are not at its address, or elsewhere in the file")
     restored = original_of(rewritten)

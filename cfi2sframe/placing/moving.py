@@ -106,7 +106,7 @@ def movable_sections(file: LinkedFile, start: int, end: int) -> dict[int, Owner]
 
 
 def of_whole_segments(file: LinkedFile, indices: Iterable[int]) -> frozenset[int]:
-    """Return the sections, except those of segments that have other sections, too: a segment moves as a whole."""
+    """Return the sections, except those of segments with other sections, too: a segment moves as a whole or stays."""
     whole = set(indices)
     for segment in file.segments:
         covered = file.indices_within(segment.file_span) if segment.type in FOLLOWING_TYPES else []

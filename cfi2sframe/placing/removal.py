@@ -29,8 +29,8 @@ _ZEROED: Final = "; .sframe is zeroed, and all else stays in its place"
 def remove(data: FileData) -> Removal:
     """Return a linked file without its `.sframe` section and PT_GNU_SFRAME.
 
-    A section that it replaced is restored. Raises `EmbedError` when there is no section, or when
-    the file cannot be rewritten safely.
+    A section that it replaced is restored. Raises `EmbedError` when there is no section, or when the file cannot be
+    rewritten safely.
     """
     original = proven_original(data)
     if isinstance(original, Original):

@@ -38,10 +38,8 @@ def compare_segments(bare: FileView, full: FileView, *, by_others: bool) -> Iter
                 yield Elsewhere(Span(old["p_vaddr"], old["p_vaddr"] + old["p_filesz"]), new["p_vaddr"])
         else:
             at = first
-            expect(
-                _may_be_absent(bare, old, by_others=by_others),
-                f"a {old['p_type']} is missing, changed, or in another order",
-            )
+            may_be_absent = _may_be_absent(bare, old, by_others=by_others)
+            expect(may_be_absent, f"a {old['p_type']} is missing, changed, or in another order")
     expect(all(new["p_type"] == "PT_LOAD" for new in news[at:]), "a program header is new")
     starts = {old["p_vaddr"] for old in bare.loads}
     rights = {new["p_flags"] for new in full.loads if new["p_vaddr"] not in starts}
@@ -49,7 +47,7 @@ def compare_segments(bare: FileView, full: FileView, *, by_others: bool) -> Iter
 
 
 def _is_same(bare: FileView, full: FileView, old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Return whether a program header says the same to its readers."""
+    """Return whether a program header means the same to its readers."""
     kind = old["p_type"]
     if kind != new["p_type"]:
         return False
@@ -124,7 +122,7 @@ def expect_table_found(bare: FileView, full: FileView, *, by_others: bool) -> No
 
 
 def _old_at_phdr(view: FileView) -> bool:
-    """Return whether kernels before 5.18 find them: at the file's distance from the start of the first segment."""
+    """Return whether kernels before 5.18 find the headers: at the file's distance from the first segment's start."""
     holder = _holder_of_table(view)
     is_program = view.header.e_type == "ET_EXEC" or any(s["p_type"] == "PT_INTERP" for s in view.segments)
     if holder is None or not is_program:
