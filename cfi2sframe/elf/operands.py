@@ -253,7 +253,7 @@ def _halves(low: int, high: int) -> tuple[bytes, bytes] | None:
 
 
 def _instructions(data: bytes, vaddr: int, low: int, high: int, last_byte: bytes) -> Iterator[int]:
-    """Yield where AArch64's code has such a last byte, and a number of 16 bits from `low` to `high` before it."""
+    """Yield offsets of AArch64's instructions with such a last byte, and 16 bits from `low` to `high` before it."""
     halves = _halves(low, high)
     if halves is not None:
         for match in re.finditer(b"%b(?=%b%b)" % (*halves, last_byte), data, re.DOTALL):

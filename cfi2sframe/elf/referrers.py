@@ -94,7 +94,7 @@ def relocated(image: ElfImage, spans: Iterable[tuple[int, int]]) -> list[Referre
 
 
 def _compact(image: ElfImage, packed: Iterable[tuple[int, int]], hull: Span) -> Iterator[Referrer]:
-    """Yield the same for compact relocations (SHT_RELR), whose addends are in the words that they relocate."""
+    """Yield what `relocated` returns, for compact relocations (SHT_RELR): relocated words have the addends."""
     words = []
     for load in image.loads:
         skipped = -load.vaddr % 8

@@ -153,7 +153,7 @@ def _is_whole(file: LinkedFile, section: ElfSection) -> bool:
 
 
 def numbering_with(file: LinkedFile, places: Mapping[int, SectionPlace], section_vaddr: int) -> list[NewIndex]:
-    """Return the new index of each section when one is added at `section_vaddr`, which gets the missing index.
+    """Return the new index of each section when one is added at `section_vaddr`; that one gets the index left out.
 
     The new section comes last, unless sections move to `places`: then the added and the moved ones are inserted in
     address order, because patchelf, to make room for program headers, moves the sections from index 1 on up to the

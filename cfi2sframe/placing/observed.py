@@ -228,7 +228,7 @@ def _parts(memory: RangeMap[_Mapped | None], span: Span) -> Iterator[tuple[Span,
 
 
 def _pages_apart(full: FileView, bare: FileView) -> Iterator[bool]:
-    """Yield for each segment whether its first page has nothing of the one before, or had so in the bare file, too."""
+    """Yield, for each segment, whether its first page has nothing of the one before, or the bare file has both so."""
     neighbors = {(a["p_vaddr"] + a["p_memsz"], b["p_vaddr"]) for a, b in pairwise(bare.loads)}
     yield True
     for before, after in pairwise(full.loads):
