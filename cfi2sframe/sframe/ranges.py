@@ -35,6 +35,7 @@ as the functions, so the output is bound, too. At worst, where rows of two or th
 takes 7 us for each byte of CFI.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import count
@@ -153,7 +154,7 @@ class _RangeParser:
         """
         first_narrow, first_wide = self._text.first_narrow, self._text.first_wide
         (narrow_begins, narrow_ends), (wide_begins, wide_ends) = self._narrow, self._wide
-        narrow_opened, wide_opened = list[int](), list[int]()
+        narrow_opened, wide_opened = array("q"), array("q")
         record, attributes = self._record, self._attributes
         totals, firsts, chosen = [0], list[int](), list[int | None]()
         for last, ending in enumerate(self._words.ending):
@@ -190,9 +191,9 @@ def _trace_back(firsts: Sequence[int], chosen: Sequence[int | None]) -> Iterator
         end = firsts[end - 1]
 
 
-def _shared(sizes: Sequence[int], uses: Sequence[int]) -> list[int]:
+def _shared(sizes: Sequence[int], uses: Sequence[int]) -> "array[int]":
     """Return the cost of sizes in bytes for each of some uses."""
-    return list(map(floordiv, map(_BYTE.__mul__, sizes), uses))
+    return array("q", map(floordiv, map(_BYTE.__mul__, sizes), uses))
 
 
 def _count_users(text: Text, words: _Words, parsed: Sequence[_Range]) -> list[int]:
