@@ -36,7 +36,7 @@ def convert(
     """Convert the CFI of a file, given as for `load`, and write nothing.
 
     `Conversion.data` is the section. `errata`, `source`, `section_vaddr` and `level` are the options `--errata`,
-    `--from`, `--section-address` and `-O`. `account` counts what became of each function, and `convert_file` writes a
+    `--from`, `--section-address` and `-O`. `account` counts the fates of functions, and `convert_file` writes a
     file. Raises `InputError` when the CFI cannot be used, `RequestError` when an option does not exist or does not fit
     the file, and what `load` raises.
     """

@@ -35,7 +35,7 @@ class Emitted(NamedTuple):
 
     Unchanged parts of a large file are read only while they are written, which may raise `InputError`. `conversion` has
     the section as inserted, `placement` describes where it is. `check_unchanged` raises `EmbedError` where anything but
-    the section differs in the file that was written. `warnings` tell what of the file suffers, and which readers would
+    the section differs in the file that was written. `warnings` tell what the file loses, and which readers would
     refuse the section.
     """
 

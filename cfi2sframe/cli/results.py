@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ask a question of each ELF file that a user names, in this process or in several; no file is changed.
 
-Here are also the options of the verbs that do so: which files to read, and where to print what.
+The options for the output of these verbs are here, too.
 """
 
 import argparse

@@ -66,8 +66,8 @@ def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> FoundCfi:
 
     The kind "code" means all that the file has, which may be none. Otherwise raises `RequestError` when there is none
     of the kind asked for, and `UnfitError` when there is no CFI at all. Raises `UnfitError` for a separate debug file,
-    `ElfError` or `CfiError` when the best source cannot be read. What does not fit (of an old version of Go, or from
-    before BOLT) and lesser sources that cannot be read are `unread`.
+    `ElfError` or `CfiError` when the best source cannot be read. Lesser sources that cannot be read, and any that do
+    not fit (of an old version of Go, or from before BOLT), are `unread`.
     """
     _refuse_debug_file(image)
     if kind is not None and kind != "code":

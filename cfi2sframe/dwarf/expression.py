@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DWARF expressions (DWARF 5, 2.5): their operations, their text, and the rule that has the value of a simple one.
 
-There are no values of registers here: what is neither a sum of a register and a constant nor one load of it is no rule.
+Registers have no values here: only a sum of a register and a constant, or one load of it, is a rule.
 """
 
 from collections.abc import Iterator

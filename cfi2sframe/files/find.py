@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the ELF files in what a user names, reading only the first bytes of those in directories; and open them."""
+"""Find the ELF files that a user names, reading only the first bytes of those in directories; and open them."""
 
 import os
 import stat

@@ -76,7 +76,7 @@ def convert_anew(request: Request, image: ElfImage, source: Source, note: Note) 
     placement, warnings = f"{emitted.where}: {emitted.placement}", (*unwritten.warnings, *emitted.warnings)
     if decision.reason:
         placement += f"; {decision.reason}"
-        # For files in directories, only the report has what loses nothing.
+        # For files in directories, only the report tells of a replacement that loses nothing.
         if decision.is_loss or not source.is_found:
             warnings = (*warnings, f".sframe {decision.reason}")
     outcome = unwritten._replace(status="converted", placement=placement, warnings=warnings)

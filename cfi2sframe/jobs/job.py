@@ -95,7 +95,7 @@ def run_attempts(job: Job, note: Note, limits: Callable[[int], AbstractContextMa
 
 def _attempt(job: Job, note: Note, limits: Callable[[int], AbstractContextManager[object]]) -> Outcome:
     """Open the file of a job, make its new content, and write it."""
-    # What an earlier attempt has noted is true of other bytes.
+    # An earlier attempt has noted an outcome for other bytes.
     note(Outcome())
     job.source.raise_fault()
     _check_output(job)

@@ -135,8 +135,8 @@ class _RangeParser:
     """Finds the cheapest ranges of a text, given the prices of words.
 
     The rows of a stretch that occurs several times are stored once, so each use of it pays its share of them. Sizes are
-    differences of sums (`Sums`): a range of rows of its own costs what is before its beginning less a sum up to there,
-    which is what it is opened with, plus a sum up to its end.
+    differences of sums (`Sums`): a range of rows of its own costs the total before it less a sum up to its beginning,
+    with which it is opened, plus a sum up to its end.
     """
 
     def __init__(self, text: Text, words: _Words, prices: _Prices) -> None:

@@ -4,8 +4,8 @@
 Each address has a row from two independent sources: the DWARF row table, and the section's bytes, decoded again.
 Nothing here knows how the section was encoded.
 
-`READERS` names the readers of SFrame sections, and what is written for each, because options need no more. Their
-demands on a section are in `readers`, under the same names.
+`READERS` has the readers of SFrame sections by name, and the form of section that is written for each: options need no
+more. Their demands on a section are in `readers`, under the same names.
 """
 
 from typing import Final, NamedTuple

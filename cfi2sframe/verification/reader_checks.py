@@ -82,9 +82,9 @@ def subject_of(section: Section, image: ElfImage, *, is_in_file: bool = False) -
 def each_body(check: Callable[[FunctionBody], object]) -> Check:
     """Return a check of functions, made of one that says how rows are wrong; it runs once for equal rows."""
 
-    def breaches(it: Subject) -> Breaches:
-        messages = {body: message for body in it.bodies if isinstance(message := check(body), str)}
-        functions = zip(it.section.starts, it.section.bodies, strict=True) if messages else ()
+    def breaches(subject: Subject) -> Breaches:
+        messages = {body: message for body in subject.bodies if isinstance(message := check(body), str)}
+        functions = zip(subject.section.starts, subject.section.bodies, strict=True) if messages else ()
         return [(start, messages[body]) for start, body in functions if body in messages]
 
     return breaches
@@ -97,65 +97,66 @@ def large_register(body: FunctionBody) -> str | None:
     return f"register {register} is taken for {register % _REGISTER_COUNT}" if register >= _REGISTER_COUNT else None
 
 
-def rows_outside(it: Subject) -> Breaches:
+def rows_outside(subject: Subject) -> Breaches:
     """Return functions whose last row starts past their end, or past the end of their block."""
     message = "the last row starts at {}, past the end at {}"
-    return [(start, message.format(last, end)) for start, last, end in it.late_rows if last > end]
+    return [(start, message.format(last, end)) for start, last, end in subject.late_rows if last > end]
 
 
-def rows_at_end(it: Subject) -> Breaches:
+def rows_at_end(subject: Subject) -> Breaches:
     """Return functions whose last row starts at their end, or at the end of their block: it is never in force."""
     message = "the last row starts at the end, {}"
-    return [(start, message.format(end)) for start, last, end in it.late_rows if last == end]
+    return [(start, message.format(end)) for start, last, end in subject.late_rows if last == end]
 
 
-def empty_functions(it: Subject) -> Breaches:
+def empty_functions(subject: Subject) -> Breaches:
     """Return functions that have rows and no size."""
-    functions = zip(it.section.starts, it.section.sizes, it.section.bodies, strict=True)
-    has_any = 0 in it.section.sizes
+    functions = zip(subject.section.starts, subject.section.sizes, subject.section.bodies, strict=True)
+    has_any = 0 in subject.section.sizes
     return [(start, "no size") for start, size, body in functions if not size and body.starts] if has_any else []
 
 
-def missing_block_sizes(it: Subject) -> Breaches:
+def missing_block_sizes(subject: Subject) -> Breaches:
     """Return PCMASK functions without the size of their block, which version 1 does not store."""
-    has_any = it.section.version > s.SFRAME_VERSION_1 and any(body.repeat_size == NO_BLOCK_SIZE for body in it.bodies)
-    functions = zip(it.section.starts, it.section.bodies, strict=True) if has_any else ()
+    stores_size = subject.section.version > s.SFRAME_VERSION_1
+    has_any = stores_size and any(body.repeat_size == NO_BLOCK_SIZE for body in subject.bodies)
+    functions = zip(subject.section.starts, subject.section.bodies, strict=True) if has_any else ()
     message = "block size 0 of a PCMASK function"
     return [(start, message) for start, body in functions if body.repeat_size == NO_BLOCK_SIZE]
 
 
-def needless_block_sizes(it: Subject) -> Breaches:
+def needless_block_sizes(subject: Subject) -> Breaches:
     """Return functions without blocks for which the size of one is stored."""
-    functions = zip(it.section.starts, it.section.records, strict=True)
+    functions = zip(subject.section.starts, subject.section.records, strict=True)
     message = "block size {} of a PCINC function"
     return [(start, message.format(r.repeat_size)) for start, r in functions if r.repeat_size and not r.is_pcmask]
 
 
-def descents(it: Subject) -> Breaches:
+def descents(subject: Subject) -> Breaches:
     """Return functions that start at or before the one before them, in a section that claims to be sorted."""
-    starts = it.section.starts if it.section.is_sorted else ()
+    starts = subject.section.starts if subject.section.is_sorted else ()
     has_any = any(map(ge, starts, starts[1:]))
     return [(after, "starts do not ascend") for start, after in pairwise(starts) if after <= start] if has_any else []
 
 
-def overlaps(it: Subject) -> Breaches:
+def overlaps(subject: Subject) -> Breaches:
     """Return functions that start inside the one before them, in a section that claims to be sorted."""
-    starts, sizes = (it.section.starts, it.section.sizes) if it.section.is_sorted else ((), ())
+    starts, sizes = (subject.section.starts, subject.section.sizes) if subject.section.is_sorted else ((), ())
     has_any = any(map(gt, map(add, starts, sizes), starts[1:]))
     pairs = pairwise(zip(starts, sizes, strict=True)) if has_any else ()
     message = "overlaps the function before it"
     return [(start, message) for (before, size), (start, _) in pairs if before < start < before + size]
 
 
-def segment(it: Subject) -> str | None:
+def segment(subject: Subject) -> str | None:
     """Say that PT_GNU_SFRAME does not lead to the section of the file."""
-    image, size = it.image, len(it.section.data)
+    image, size = subject.image, len(subject.section.data)
     segment = image.sframe_segment
-    if not it.is_in_file or image.is_relocatable:
+    if not subject.is_in_file or image.is_relocatable:
         return None
     if segment is None:
         return "the file has no PT_GNU_SFRAME segment"
-    if segment.vaddr != it.section.vaddr or segment.memory_size < size:
+    if segment.vaddr != subject.section.vaddr or segment.memory_size < size:
         return "PT_GNU_SFRAME does not lead to the section"
     is_mapped = image.bytes_at(segment.vaddr, size) is not None
     return None if is_mapped else "PT_GNU_SFRAME is in no PT_LOAD segment, so nothing maps it"
@@ -182,19 +183,19 @@ def segments(section: Section, image: ElfImage) -> Iterator[str]:
         yield "a function is in no executable segment, or reaches past its end"
 
 
-def outside_the_code(it: Subject) -> Breaches:
+def outside_the_code(subject: Subject) -> Breaches:
     """Return functions that start outside of the code."""
     # An FDE may reach past its section into the segment, and a piece of it may start there.
-    message, starts = "starts outside the executable sections and segments", it.section.ascending.starts
-    outside = [start for start, end in zip(starts, it.image.code_ends_of(starts), strict=True) if end is None]
-    return [(start, message) for start in outside if not it.image.may_execute(start)]
+    message, starts = "starts outside the executable sections and segments", subject.section.ascending.starts
+    outside = [start for start, end in zip(starts, subject.image.code_ends_of(starts), strict=True) if end is None]
+    return [(start, message) for start in outside if not subject.image.may_execute(start)]
 
 
-def outside_the_text(it: Subject) -> Breaches:
+def outside_the_text(subject: Subject) -> Breaches:
     """Return functions outside the sections that stay the text of a kernel or of a module."""
     outside: Breaches = []
-    for start, size in zip(it.section.starts, it.section.sizes, strict=True):
-        section = it.image.section_at(start)
+    for start, size in zip(subject.section.starts, subject.section.sizes, strict=True):
+        section = subject.image.section_at(start)
         if section is None or not section.is_code or start + size > section.end_vaddr:
             outside.append((start, "it is in no executable section, or reaches past its end"))
         elif section.name.startswith(".init"):
@@ -202,10 +203,10 @@ def outside_the_text(it: Subject) -> Breaches:
     return outside
 
 
-def shared_rows(it: Subject) -> Breaches:
+def shared_rows(subject: Subject) -> Breaches:
     """Return functions that share their rows with another one."""
-    offsets = [record.fre_offset if record.row_count else None for record in it.section.records]
+    offsets = [record.fre_offset if record.row_count else None for record in subject.section.records]
     users = Counter(offsets)
     message = "its rows are another function's too: it copies them for each, past the bytes that it reserves"
-    functions = zip(it.section.starts, offsets, strict=True)
+    functions = zip(subject.section.starts, offsets, strict=True)
     return [(start, message) for start, offset in functions if offset is not None and users[offset] > 1]

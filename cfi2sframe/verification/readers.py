@@ -5,19 +5,18 @@
 releases that its editions name: in the reader's source, or by running it.
 
 - verify: what the specification demands, whatever the rows mean.
-- unusual: what it allows, and the strictest readers do not take: this program never writes it.
+- unusual: what it allows and the strictest readers refuse; this program never writes it.
 - kernel: Linux's unwinder of user-space stacks, a series of patches. With CONFIG_SFRAME_VALIDATION it reads the whole
   section when it registers it; without, it drops a section at the first look-up that meets an error. Its demands on
   bits and words that no producer writes (reserved ones, words left over) are not here.
 - kernel-arm64: the series for stacks of the kernel itself and of its modules.
 - glibc: `backtrace()`, where glibc was configured with `--enable-sframe`. It trusts what it reads: no bounds of rows
-  are checked. Whatever it cannot do, it leaves the whole trace to DWARF; so it does where one module of a trace has no
-  section.
+  are checked. Where it cannot go on, or one module of a trace has no section, it leaves the whole trace to DWARF.
 - libsframe, by which readelf, objdump and gdb read sections, and ld, GNU's, which merges those of objects. SFrame moved
   from version 1 to 2 with binutils 2.41, and to 3 with 2.46. Releases 2.41 to 2.43 and 2.45 of ld were not run: 2.45 is
   taken to be like 2.44 with the flag of PC-relative starts (errata 1).
 
-`cfi2sframe.verification` has the names, and what is written for each.
+`cfi2sframe.verification` has the names, and the form of section that is written for each.
 """
 
 from collections.abc import Callable
@@ -69,9 +68,9 @@ class _Rule(NamedTuple):
     check: Check
     is_decisive: bool = False
 
-    def breaches(self, it: Subject) -> Breaches:
+    def breaches(self, subject: Subject) -> Breaches:
         """Return which functions break the rule, or that the section does."""
-        result = self.check(it)
+        result = self.check(subject)
         return [(None, result)] if isinstance(result, str) else result if isinstance(result, list) else []
 
 
@@ -203,7 +202,7 @@ _RULES: Final = (
 # fmt: on
 
 
-#: The rules that a function breaks by what it is, however it is written.
+#: The rules that depend on the function, not on the way it is stored.
 _OF_FUNCTIONS: Final = ("text", "rows without data words", "flexible rows", "register numbers")
 
 
@@ -215,8 +214,8 @@ def verdicts_of(
     `is_in_file`: the section is the one that the file has, so headers which lead to it count too. There is no verdict
     for a name that `cfi2sframe.verification` does not have.
     """
-    subject = subject_of(section, image, is_in_file=is_in_file)
-    return tuple(_verdict(key, subject(edition)) for key, edition in _EDITIONS.items() if edition.reader == name)
+    subject_for = subject_of(section, image, is_in_file=is_in_file)
+    return tuple(_verdict(key, subject_for(edition)) for key, edition in _EDITIONS.items() if edition.reader == name)
 
 
 def refusal_of_file(name: str, image: ElfImage) -> Broken | None:
@@ -233,24 +232,24 @@ def refused_functions(name: str, section: Section, image: ElfImage) -> set[int]:
     """Return the starts of the functions that the newest edition of the reader called `name` does not take."""
     key, edition = _newest_edition(name)
     rules = [rule for rule in _RULES if key in rule.editions and rule.name in _OF_FUNCTIONS]
-    it = subject_of(section, image)(edition)
-    return {start for rule in rules for start, _ in rule.breaches(it) if start is not None}
+    subject = subject_of(section, image)(edition)
+    return {start for rule in rules for start, _ in rule.breaches(subject) if start is not None}
 
 
 def _newest_edition(name: str) -> tuple[str, Edition]:
     return next((key, edition) for key, edition in reversed(_EDITIONS.items()) if edition.reader == name)
 
 
-def _verdict(key: str, it: Subject) -> Verdict:
+def _verdict(key: str, subject: Subject) -> Verdict:
     broken: list[Broken] = []
     for rule in _RULES:
-        breaches = rule.breaches(it) if key in rule.editions else []
+        breaches = rule.breaches(subject) if key in rule.editions else []
         if breaches:
             vaddrs = tuple([vaddr for vaddr, _ in breaches if vaddr is not None])
             broken.append(Broken(rule.name, rule.editions[key], breaches[0][1], vaddrs))
             if rule.is_decisive:
                 break
-    return Verdict(it.edition.reader, it.edition.releases, tuple(broken))
+    return Verdict(subject.edition.reader, subject.edition.releases, tuple(broken))
 
 
 class Unmet(NamedTuple):
@@ -262,10 +261,10 @@ class Unmet(NamedTuple):
 
 def unmet_demands(section: DecodedSection, image: ElfImage) -> Unmet:
     """Return the demands of the specification that a section breaks, and what is unusual in it."""
-    subject = subject_of(section, image)
+    subject_for = subject_of(section, image)
 
     def breaches(key: str) -> Breaches:
-        it = subject(_EDITIONS[key])
-        return [breach for rule in _RULES if key in rule.editions for breach in rule.breaches(it)]
+        subject = subject_for(_EDITIONS[key])
+        return [breach for rule in _RULES if key in rule.editions for breach in rule.breaches(subject)]
 
     return Unmet(breaches("verify"), breaches("unusual"))
