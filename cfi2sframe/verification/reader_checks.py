@@ -5,7 +5,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from operator import add, ge, gt
+from operator import add, gt
 from typing import Final, NamedTuple, cast
 
 from cfi2sframe.constants import sframe as s
@@ -112,15 +112,13 @@ def rows_at_end(subject: Subject) -> Breaches:
 def empty_functions(subject: Subject) -> Breaches:
     """Return functions that have rows and no size."""
     functions = zip(subject.section.starts, subject.section.sizes, subject.section.bodies, strict=True)
-    has_any = 0 in subject.section.sizes
-    return [(start, "no size") for start, size, body in functions if not size and body.starts] if has_any else []
+    return [(start, "no size") for start, size, body in functions if not size and body.starts]
 
 
 def missing_block_sizes(subject: Subject) -> Breaches:
     """Return PCMASK functions without the size of their block, which version 1 does not store."""
     stores_size = subject.section.version > s.SFRAME_VERSION_1
-    has_any = stores_size and any(body.repeat_size == NO_BLOCK_SIZE for body in subject.bodies)
-    functions = zip(subject.section.starts, subject.section.bodies, strict=True) if has_any else ()
+    functions = zip(subject.section.starts, subject.section.bodies, strict=True) if stores_size else ()
     message = "block size 0 of a PCMASK function"
     return [(start, message) for start, body in functions if body.repeat_size == NO_BLOCK_SIZE]
 
@@ -135,15 +133,13 @@ def needless_block_sizes(subject: Subject) -> Breaches:
 def descents(subject: Subject) -> Breaches:
     """Return functions that start at or before the one before them, in a section that claims to be sorted."""
     starts = subject.section.starts if subject.section.is_sorted else ()
-    has_any = any(map(ge, starts, starts[1:]))
-    return [(after, "starts do not ascend") for start, after in pairwise(starts) if after <= start] if has_any else []
+    return [(after, "starts do not ascend") for start, after in pairwise(starts) if after <= start]
 
 
 def overlaps(subject: Subject) -> Breaches:
     """Return functions that start inside the one before them, in a section that claims to be sorted."""
     starts, sizes = (subject.section.starts, subject.section.sizes) if subject.section.is_sorted else ((), ())
-    has_any = any(map(gt, map(add, starts, sizes), starts[1:]))
-    pairs = pairwise(zip(starts, sizes, strict=True)) if has_any else ()
+    pairs = pairwise(zip(starts, sizes, strict=True))
     message = "overlaps the function before it"
     return [(start, message) for (before, size), (start, _) in pairs if before < start < before + size]
 
