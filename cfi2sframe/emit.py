@@ -211,9 +211,9 @@ def check_section(conversion: Conversion, section: Section, asked: "Asked", rewr
     verification = verify_section(image, entries, section, asked)
     wrong = (*verification.differences, *verification.notes)
     if wrong:
-        first = wrong[0]
+        first, places = wrong[0], counted(len(wrong), "place")
         raise VerificationError(
-            f"the written section is wrong in {len(wrong)} places, first at 0x{first.vaddr:x}: {first.message}"
+            f"the written section is wrong in {places}, first at 0x{first.vaddr:x}: {first.message}"
         )
 
 
