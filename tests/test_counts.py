@@ -29,21 +29,26 @@ COUNTS: Final = json.loads((ROOT / "tests/counts.json").read_text())
 RUNNER: Final = """
 import gc, json, os, sys
 import capstone
+from cfi2sframe.elf.capstone5 import Capstone5
 def peak():
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
 found = dict.fromkeys(("calls", "reads", "read", "decoded"), 0)
-real_pread, real_decode = os.pread, capstone.Cs.disasm_lite
+real_pread = os.pread
 def pread(*arguments):
     data = real_pread(*arguments)
     found["reads"] += 1
     found["read"] += len(data)
     return data
-def disasm_lite(*arguments):
-    for each in real_decode(*arguments):
-        found["decoded"] += each[1]
-        yield each
-os.pread, capstone.Cs.disasm_lite = pread, disasm_lite
+def counted(decode):
+    def disasm_lite(*arguments):
+        for each in decode(*arguments):
+            found["decoded"] += each[1]
+            yield each
+    return disasm_lite
+os.pread = pread
+for opened in (capstone.Cs, Capstone5):
+    opened.disasm_lite = counted(opened.disasm_lite)
 def on_event(frame, event, argument):
     code = frame.f_code
     if event == "call" and "/cfi2sframe/" in code.co_filename and not code.co_name.endswith("comp>"):

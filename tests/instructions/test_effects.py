@@ -8,12 +8,12 @@ from itertools import product
 from pathlib import Path
 from typing import Final
 
+import capstone
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe import load
-from cfi2sframe.elf.disassembler import AMD64_DISASSEMBLER, open_disassembler
 from cfi2sframe.instructions import amd64
 from cfi2sframe.instructions.effects import Op, Step
 from tests.support.instructions.assembled import codes_of
@@ -172,7 +172,7 @@ _MAPS: Final = ("", "0f", "0f 38", "0f 3a")
 
 def test_no_instruction_on_vectors_is_taken_for_another_one_of_its_name() -> None:
     """For MOVSD and CMPSD, capstone has one name and one number each; only groups tell the two instructions apart."""
-    disassembler = open_disassembler(AMD64_DISASSEMBLER, "code is read")
+    disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     disassembler.detail = True
     wrong: set[str] = set()
     kinds: dict[str, set[bool]] = {}
