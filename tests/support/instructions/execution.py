@@ -193,6 +193,20 @@ class Checker:
             return [f"{text}: {what}" for _ in range(_RUNS) for what in self._once(code[:size], effect, text, choice)]
         return []
 
+    def moved_sp(self, code: bytes, text: str) -> int | None:
+        """Return by how much an instruction moves SP; None where it cannot be executed, or does not go to the next one.
+
+        It is executed twice: one that sets SP to what another register or memory has moves it by no fixed number.
+        """
+        sp, moves = self.target.abi.arch.sp_register, set[int | None]()
+        for seed in range(2):
+            choice = random.Random(seed)  # noqa: S311 - the same registers each time
+            before = self._registers(text, choice)
+            after = self._execute(code, before, choice.randbytes(_WINDOW_SIZE))
+            is_next = after is not None and after.pc == CODE_VADDR + len(code)
+            moves.add(after.registers[sp] - before[sp] if after is not None and is_next else None)
+        return moves.pop() if len(moves) == 1 else None
+
     def _once(self, code: bytes, effect: Effect, text: str, choice: random.Random) -> Iterator[str]:
         before = self._registers(text, choice)
         window = choice.randbytes(_WINDOW_SIZE)
