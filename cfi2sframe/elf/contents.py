@@ -214,3 +214,15 @@ def is_zero(data: FileData, span: Span) -> bool:
     """Return whether a span has no byte but zeros."""
     blocks = (bytes(data[at : min(at + _BLOCK_SIZE, span.end)]) for at in range(*span, _BLOCK_SIZE))
     return not any(block.strip(b"\0") for block in blocks)
+
+
+def digest_of(*parts: FileData) -> bytes:
+    """Return the SHA-256 of some bytes, one part after the other."""
+    # This loads OpenSSL, which takes 2.3 ms; a raw section needs no digest.
+    from hashlib import sha256
+
+    digest = sha256()
+    for part in parts:
+        for block in part if isinstance(part, LazyBytes) else (part,):
+            digest.update(block)
+    return digest.digest()

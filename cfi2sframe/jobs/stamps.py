@@ -6,11 +6,11 @@ Anybody can forge one. So it only keeps a file as it is, and satisfies no condit
 
 from typing import Final
 
+from cfi2sframe.elf.contents import digest_of
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.files.source import Source
 from cfi2sframe.jobs.records import Conditions, Outcome, Request
 from cfi2sframe.placing.stamp import stamp_of
-from cfi2sframe.placing.undo import digest_of
 
 #: Raise it with every change of rows, counts or warnings: stamps of other revisions do not count.
 REVISION: Final = 3

@@ -11,7 +11,17 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from cfi2sframe.constants import elf as c
-from cfi2sframe.elf.contents import FileData, Joined, have_same, is_equal, is_zero, overwrite, part_of, spliced
+from cfi2sframe.elf.contents import (
+    FileData,
+    Joined,
+    digest_of,
+    have_same,
+    is_equal,
+    is_zero,
+    overwrite,
+    part_of,
+    spliced,
+)
 from cfi2sframe.elf.headers import (
     FILE_HEADER_SIZE,
     INACTIVE,
@@ -29,7 +39,6 @@ from cfi2sframe.placing.undo import (
     NoOriginal,
     Original,
     Removal,
-    digest_of,
     original_of,
     record_span,
     with_record,

@@ -6,10 +6,9 @@ no proof: whoever forges one only keeps the file from being converted again.
 """
 
 import struct
-from hashlib import sha256
 from typing import Final, NamedTuple
 
-from cfi2sframe.elf.contents import FileData, LazyBytes, overwrite, part_of, spliced
+from cfi2sframe.elf.contents import FileData, LazyBytes, digest_of, overwrite, part_of, spliced
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, parse_file_header
 
 _MAGIC: Final = b"c2sstmp2"
@@ -83,8 +82,4 @@ def _end_of(data: FileData) -> int | None:
 
 def _digest(data: FileData, end: int, request: bytes) -> bytes:
     """Return the SHA-256 of the request and of all bytes of a file but its digest."""
-    digest = sha256(request)
-    for part in (part_of(data, 0, end - _DIGEST_START), part_of(data, end - _DIGEST_END, len(data))):
-        for block in part if isinstance(part, LazyBytes) else (part,):
-            digest.update(block)
-    return digest.digest()
+    return digest_of(request, part_of(data, 0, end - _DIGEST_START), part_of(data, end - _DIGEST_END, len(data)))

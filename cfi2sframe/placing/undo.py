@@ -16,11 +16,10 @@ import re
 import struct
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from hashlib import sha256
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
-from cfi2sframe.elf.contents import FileData, Joined, LazyBytes, Splice, overwrite, part_of, spliced
+from cfi2sframe.elf.contents import FileData, Joined, LazyBytes, Splice, digest_of, overwrite, part_of, spliced
 from cfi2sframe.elf.headers import SYMBOL_SIZE, ByteOrder, parse_file_header
 from cfi2sframe.errors import ElfError, EmbedError
 from cfi2sframe.range_map import Span
@@ -231,15 +230,7 @@ def _renumbered(symbols: bytes, order: ByteOrder, indices: Sequence[int]) -> byt
 
 
 def _replaced_digest(body: Joined, patches: Iterable[Splice]) -> bytes:
-    return sha256(b"".join(body[patch.span.start : patch.span.end] for patch in patches)).digest()
-
-
-def digest_of(data: FileData) -> bytes:
-    """Return the SHA-256 of a file."""
-    digest = sha256()
-    for block in data if isinstance(data, LazyBytes) else (data,):
-        digest.update(block)
-    return digest.digest()
+    return digest_of(*(body[patch.span.start : patch.span.end] for patch in patches))
 
 
 # Recording

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cfi2sframe import load
 from cfi2sframe.constants.elf import PT_INTERP
-from cfi2sframe.elf.contents import Splice, overwrite, spliced
+from cfi2sframe.elf.contents import Splice, digest_of, overwrite, spliced
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.placing import blocks, header_room, linked, moving, place
 from cfi2sframe.placing.removal import proven_original, remove
@@ -30,7 +30,6 @@ from cfi2sframe.placing.undo import (
     UndoRecord,
     _unpacked,
     _unpatched,
-    digest_of,
     original_of,
     record_span,
     with_record,
