@@ -52,13 +52,14 @@ def finds_itself(file: LinkedFile) -> bool:
     return is_alike and not is_static_go(file)
 
 
-def needs_fixed_heap(file: LinkedFile) -> bool:
-    """Return whether a program may rely on the address of its heap, which Linux starts after the highest segment.
+def may_be_saved_image(file: LinkedFile) -> bool:
+    """Return whether a program may be an image saved with its heap, which has to continue at the same address.
 
-    After `personality` has turned address randomization off, `sbrk` and `brk` find it there. Images saved with their
-    heap (GCL's, those of older Emacs) continue at that address, and are not position-independent.
+    Images of GCL and of older Emacs are: they are not position-independent, have no .bss any more, turn address
+    randomization off by `personality`, and find the heap by `sbrk` or `brk`, after the highest segment.
     """
-    if file.header.type != c.ET_EXEC:
+    writable = [load for load in file.loads if load.flags & c.PF_W]
+    if file.header.type != c.ET_EXEC or not writable or writable[-1].stored_vaddrs.end < writable[-1].end_vaddr:
         return False
     symbols = _symbols_among(file, (b"personality", b"brk", b"sbrk"))
     return b"personality" in symbols and len(symbols) > 1

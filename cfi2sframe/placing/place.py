@@ -41,7 +41,7 @@ from cfi2sframe.placing.blocks import (
 )
 from cfi2sframe.placing.checks import LinkedFile, round_up, with_own_entry
 from cfi2sframe.placing.header_room import FIRST_PAGE_SIZE, HeaderRoom, Rearranged, alignment_of, repeated_note
-from cfi2sframe.placing.kinds import finds_itself, may_be_interpreter, needs_fixed_heap
+from cfi2sframe.placing.kinds import finds_itself, may_be_interpreter, may_be_saved_image
 from cfi2sframe.placing.moving import FOLLOWING_TYPES, Owner, SectionPlace, movable_sections
 from cfi2sframe.range_map import Span, without
 from cfi2sframe.text import shown_name
@@ -127,7 +127,7 @@ def place_section(file: LinkedFile, section_size: int, old: Span | None = None) 
 
     Raises `EmbedError` when there is no placement.
     """
-    keeps_end = needs_fixed_heap(file)
+    keeps_end = may_be_saved_image(file)
     for placement in _placements(file, section_size, old):
         if not keeps_end or placement.block.end_vaddr <= file.loads[-1].end_vaddr:
             return placement
@@ -138,8 +138,8 @@ def place_section(file: LinkedFile, section_size: int, old: Span | None = None) 
         )
     if keeps_end:
         raise EmbedError(
-            "a program that calls personality and sbrk or brk may need its heap right after its data, as GCL's images "
-            "do, and the section fits nowhere else"
+            "it may be an image saved with its heap, as GCL's are, which continues right after its data; the section "
+            "fits nowhere else"
         )
     way = _in_the_way(file)
     if may_be_interpreter(file):

@@ -50,7 +50,7 @@ OTHER_RELEASES: Final = {
     "large page": (blocks, "LARGEST_PAGE_SIZE", 1 << 21),
     "zeros that end something": (header_room, "END_SIZE", 64),
     "only a new segment": (blocks, "WAYS", [way for way in blocks.WAYS if way.make_block is blocks._after_last]),
-    "the heap": (place, "needs_fixed_heap", lambda _file: True),
+    "the heap": (place, "may_be_saved_image", lambda _file: True),
     "interpreters": (blocks, "may_be_interpreter", lambda _file: True),
     "slack": (header_room, "slack_end", lambda _file, load: load.file_span.end),
     "the repeated note": (place, "repeated_note", lambda _file: None),
