@@ -32,8 +32,10 @@ if not os.access(".", os.W_OK):
 settings.register_profile("ci", settings.get_profile("dev"), max_examples=120, derandomize=True, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
-# Users' programs buffer their output.
-os.environ.pop("PYTHONUNBUFFERED", None)
+# Users' programs buffer their output. What a developer has set for his own work must not change what tests see.
+for _name in ("PYTHONUNBUFFERED", "NO_COLOR", *(f"CFI2SFRAME_{each}" for each in ("FLAGS", "LOG", "STRICT"))):
+    os.environ.pop(_name, None)
+os.umask(0o022)
 
 # A busy machine makes any run long enough to tell of its progress.
 os.environ["CFI2SFRAME_PROGRESS"] = "never"

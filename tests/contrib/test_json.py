@@ -160,8 +160,9 @@ def test_traces() -> None:
         try:
             result = run("trace", "--pid", str(process.pid), "--format", "json")
             # Before the program's first instruction, there may be no row.
-            while b'"kind"' not in result.out and not result.err:
-                result = run("trace", "--pid", str(process.pid), "--format", "json")
+            for _ in range(100):
+                if b'"kind"' not in result.out and not result.err:
+                    result = run("trace", "--pid", str(process.pid), "--format", "json")
         finally:
             process.kill()
     if "permit" in " ".join(result.err):

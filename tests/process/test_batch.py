@@ -114,9 +114,8 @@ def test_a_result_that_cannot_be_sent() -> None:
 
 def test_processes_do_not_survive_the_first_one() -> None:
     """Not even when it is killed while they are at work."""
-    program = PROGRAM.format(
-        action="print('at work', os.getpid(), flush=True); time.sleep(60)", count=4, processes=2, before=""
-    )
+    at_work = "print('at work', os.getpid(), flush=True); time.sleep(10); print('survives', flush=True)"
+    program = PROGRAM.format(action=at_work, count=4, processes=2, before="")
     with subprocess.Popen(
         [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True
     ) as process:
