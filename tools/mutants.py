@@ -53,9 +53,14 @@ TESTS_OF: Final = {
     "range_map": ("tests/test_range_map.py",),
     "verification": (
         *("tests/verification", "tests/cli/test_lookup.py", "tests/jobs/test_decision.py", "tests/stubs"),
-        "tests/elf/test_padding.py",
+        *("tests/elf/test_padding.py", "tests/jobs/test_linkers_sections.py"),
     ),
     "placing": ("tests/placing", "tests/jobs/test_stamps.py"),
+    "process": ("tests/process", "tests/faults/test_signals.py"),
+    "files": (
+        *("tests/files", "tests/jobs/test_job.py", "tests/cli/test_output.py", "tests/cli/test_rewriting.py"),
+        "tests/faults/test_targets.py",
+    ),
     "elf/referrers": ("tests/elf/test_referrers.py", "tests/elf/test_operands.py", "tests/elf/test_readers.py"),
     "elf/operands": ("tests/elf/test_referrers.py", "tests/elf/test_operands.py", "tests/elf/test_readers.py"),
     "placing/observed": ("tests/placing/test_each_check.py", "tests/placing/test_observed.py"),

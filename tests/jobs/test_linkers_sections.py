@@ -12,6 +12,7 @@ from cfi2sframe.abi.rule import Rule
 from cfi2sframe.api import decode_existing, verify
 from cfi2sframe.range_map import Span
 from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody, Section
+from cfi2sframe.verification import section_column
 from cfi2sframe.verification.section_column import LostRow, first_lost_row
 from tests.support.cli import run
 from tests.support.needs import attempt, need
@@ -144,6 +145,16 @@ CASES = {
     "no rows for an end": Case(((8, (OUTERMOST,)),), ((8, ()),), None),
     "a caller at an end": Case(((8, (CALLER,)),), ((0, (CALLER,)),), None, (Span(8, 9),)),
 }
+
+
+@pytest.mark.parametrize(("most", "are_same"), [(16, True), (15, False)])
+def test_sections_of_too_many_blocks_are_not_compared(
+    most: int, monkeypatch: pytest.MonkeyPatch, *, are_same: bool
+) -> None:
+    """Two sections of one function of eight blocks each: what is not compared counts as different."""
+    monkeypatch.setattr(section_column, "_MAX_BLOCK_EDGES", most)
+    made = Section(3, 3, (0,), (8,), (FunctionBody((0,), (CALLER,), repeat_size=1),))
+    assert section_column.have_same_answers(made, made) is are_same
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

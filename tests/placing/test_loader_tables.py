@@ -13,6 +13,7 @@ from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.dynamic import dynamic_entries
 from cfi2sframe.placing.loader_tables import extent_of
 from cfi2sframe.placing.pyelftools_view import FileView
+from tests.support.elf.edit import File
 from tests.support.oracle.targets import TARGETS, Target, label
 from tests.support.placing.embedded import compiled, linked_of, linked_program
 
@@ -54,6 +55,15 @@ def check_extents(path: Path) -> None:
     assert len(sections) > 2
     for section in sections:
         assert extent_of(view, TAGS[section.name]) == (section.vaddr, section.end_vaddr), section.name
+
+
+def test_a_hash_table_without_buckets_has_no_chains() -> None:
+    """No linker writes one, and the dynamic loader looks nothing up in it."""
+    file = File(linked_program().read_bytes())
+    table = file.section(".gnu.hash")
+    _, _, bloom_count = struct.unpack_from("<3I", file, table.offset)
+    struct.pack_into("<2I", file, table.offset, 0, 1)
+    assert extent_of(FileView(file), c.DT_GNU_HASH) == (table.addr, table.addr + 16 + 8 * bloom_count)
 
 
 @pytest.mark.parametrize("replaced", ["before", "after"])
