@@ -15,6 +15,7 @@ from tests.support.cli import PUSH, SECTION, run
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import Code, linked_file, object_file, push_fp
 from tests.support.needs import need
+from tests.support.placing.embedded import linked_of
 
 
 def test_dump_of_raw_bytes_and_of_a_file(raw: Path, tmp_path: Path) -> None:
@@ -77,12 +78,8 @@ def test_json_has_one_shape(good: Path, raw: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("function", [None, "main", "0x1020"])
 def test_instructions_are_those_of_objdump_after_their_rows(function: str | None, tmp_path: Path) -> None:
     """At each, the row that was printed last is in force; without the instructions, it is the plain dump."""
-    need("gcc", "objdump")
-    (tmp_path / "main.c").write_text(
-        "int puts(const char *); int main(int c, char **v) { return c + puts(v[c - 1]); }\n"
-    )
-    subprocess.run(["gcc", "-O1", "-o", "program", "main.c"], cwd=tmp_path, check=True)
-    path = tmp_path / "program"
+    need("objdump")
+    path = linked_of(tmp_path, "int puts(const char *); int main(int c, char **v) { return c + puts(v[c - 1]); }\n")
     assert run("--in-place", path).status == 0
     words = () if function is None else ("--function", function)
     text = run("dump", path, "--disassemble", *words).out.decode()

@@ -14,6 +14,7 @@ from tests.support.cli import PUSH, SECTION, run
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, Code, cie_of, linked_file, object_file, push_fp
 from tests.support.needs import need
+from tests.support.placing.embedded import linked_of
 
 
 def looked_up(*words: str | Path, stdin: bytes = b"") -> list[dict[str, Any]]:
@@ -36,13 +37,12 @@ def readelf_rows(path: Path) -> dict[int, tuple[str, str]]:
 
 
 def test_rows_are_those_of_readelf_and_symbols_those_of_nm(tmp_path: Path) -> None:
-    need("gcc", "nm")
-    (tmp_path / "main.c").write_text(
+    need("nm")
+    path = linked_of(
+        tmp_path,
         'int printf(const char *, ...); static __attribute__((noinline)) int add(int *v) { return v[0] + printf(""); }'
-        "int main(int c, char **v) { int a[99]; a[c] = c; return add(a) + (v != 0); }\n"
+        "int main(int c, char **v) { int a[99]; a[c] = c; return add(a) + (v != 0); }\n",
     )
-    subprocess.run(["gcc", "-O1", "-o", "program", "main.c"], cwd=tmp_path, check=True)
-    path = tmp_path / "program"
     rows = readelf_rows(path)
     assert len(rows) > 5
     assert run("--in-place", path).status == 0
@@ -98,10 +98,9 @@ def test_each_address_is_judged_as_verify_judges_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", [(), ("--in-place",)])
 def test_stubs_have_a_row_at_each_address(verb: tuple[str, ...], tmp_path: Path) -> None:
-    need("gcc", "objdump")
-    (tmp_path / "main.c").write_text("int puts(const char *); int main(int c, char **v) { return puts(v[c - 1]); }\n")
-    subprocess.run(["gcc", "-O1", "-Wl,-z,lazy", "-o", "program", "main.c"], cwd=tmp_path, check=True)
-    path = tmp_path / "program"
+    need("objdump")
+    code = "int puts(const char *); int main(int c, char **v) { return puts(v[c - 1]); }\n"
+    path = linked_of(tmp_path, code, "-Wl,-z,lazy")
     assert not verb or run(*verb, path).status == 0
     listing = subprocess.run(["objdump", "-d", "-j", ".plt", path], capture_output=True, text=True, check=True).stdout
     places = re.findall(r"^ *([0-9a-f]+):\t(?=[0-9a-f ]*\t(?:push|jmp|bnd|endbr64))", listing, re.MULTILINE)

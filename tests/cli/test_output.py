@@ -83,19 +83,6 @@ def test_names_cannot_forge_lines(tmp_path: Path, name: str, shown: str) -> None
     assert len(process.stderr.splitlines()) == 2
 
 
-def test_names_that_begin_with_a_dash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("-in").write_bytes(PROGRAM)
-    for arguments in (
-        ("./-in", "-o", "./-out.sframe"),
-        ("-o", "./-out.sframe", "--", "-in"),
-        ("-o-out.sframe", "--", "-in"),
-    ):
-        assert run(*arguments) == (0, b"", ())
-        assert Path("-out.sframe").read_bytes() == SECTION.assemble()
-        Path("-out.sframe").unlink()
-
-
 def run_without_rights(
     request: pytest.FixtureRequest, mode: int, *words: str
 ) -> tuple[Path, "subprocess.CompletedProcess[str]"]:

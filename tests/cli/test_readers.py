@@ -15,6 +15,7 @@ from tests.fuzz import seeds
 from tests.support.cli import run
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import cie_of, object_file, push_fp
+from tests.support.placing.embedded import linked_of
 
 SOURCE = """
 __attribute__((section(".far"), noinline)) int far(int x) { __asm__ volatile(""); return x + 1; }
@@ -23,20 +24,9 @@ int main(int count, char **words) { (void)words; return far(count) - 2; }
 """
 
 
-def linked(directory: Path, *flags: str) -> Path:
-    """Link a program; skip where that is not possible."""
-    (directory / "program.c").write_text(SOURCE)
-    command = ["gcc", "-O1", "-no-pie", "-fno-pie", *flags, "program.c", "-o", "program"]
-    try:
-        subprocess.run(command, cwd=directory, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no gcc that links this: {error}")
-    return directory / "program"
-
-
 @pytest.fixture
 def two_segments(tmp_path: Path) -> Path:
-    return linked(tmp_path, "-Wl,--section-start=.far=0x10000000")
+    return linked_of(tmp_path, SOURCE, "-no-pie", "-fno-pie", "-Wl,--section-start=.far=0x10000000")
 
 
 WARNING = "a Linux kernel that validates sections (SFrame is in no release of Linux yet) would refuse this one"
@@ -58,9 +48,8 @@ def test_there_is_nothing_to_warn_of(two_segments: Path, tmp_path: Path) -> None
     """Of the older versions, which Linux does not read, and where the other segment holds no described function."""
     words = ("--sframe-version", "2", "--errata", "2")
     assert run("convert", two_segments, "-o", tmp_path / "out", *words).err == ()
-    (tmp_path / "bare").mkdir()
-    program = linked(tmp_path / "bare", "-Wl,--section-start=.bare=0x10000000", "-fno-asynchronous-unwind-tables",
-                     "-fno-unwind-tables", "-fno-exceptions")  # fmt: skip
+    flags = ("-no-pie", "-fno-pie", "-Wl,--section-start=.bare=0x10000000", "-fno-exceptions")
+    program = linked_of(tmp_path, SOURCE, *flags, "-fno-asynchronous-unwind-tables", "-fno-unwind-tables")
     assert sum(s.type == 1 and s.flags & 1 for s in load(program).segments) == 2
     assert run("convert", program, "-o", tmp_path / "out2").err == ()
 

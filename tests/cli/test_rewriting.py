@@ -4,7 +4,6 @@
 import errno
 import os
 import stat
-import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from cfi2sframe.api import decode_raw
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import VerificationError
 from tests.support.cli import run
+from tests.support.files import with_access_list
 from tests.support.jobs import snapshot
 from tests.support.placing.emitted import GOLDEN, headers_of, named
 
@@ -129,20 +129,6 @@ def test_the_umask_applies_to_a_copy(source: Path, mask: int, mode: int) -> None
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in source.parent.iterdir()}
     assert modes == {"in.o": 0o4777, "out.o": mode, "removed.o": mode}
-
-
-def access_list() -> bytes:
-    """Return a POSIX access control list: one more user may do all, the owning group may do nothing."""
-    no_id = 0xFFFFFFFF
-    entries = ((0x01, 7, no_id), (0x02, 7, SOMEBODY), (0x04, 0, no_id), (0x10, 7, no_id), (0x20, 0, no_id))
-    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
-
-
-def with_access_list(path: Path) -> None:
-    try:
-        os.setxattr(path, "system.posix_acl_access", access_list())
-    except OSError as error:
-        pytest.skip(f"no access control lists here: {error}")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -271,6 +257,7 @@ def test_a_pipe_gets_checked_bytes(
     assert run(source, "-o", path, *words).status == (3 if verifies else 0)
     assert os.read(reader, 1 << 16) == (b"" if verifies else wanted.read_bytes())
     assert checked == [wanted.read_bytes()] * verifies
+    assert path.is_fifo()
 
 
 def test_a_pipe_gets_nothing_from_an_input_that_changes(

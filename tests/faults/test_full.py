@@ -157,10 +157,3 @@ def test_a_directory_without_room_for_a_name(folder: Path, faults: Faults, unnam
     if unnamed_files:
         assert done == (3, b"", f"cfi2sframe: in.o: error: {os.strerror(number)}\n")
         assert untouched(form, folder)
-
-
-def test_a_device_that_is_full(folder: Path) -> None:
-    fill(BY_NAME["raw"], folder)
-    message = "cfi2sframe: /dev/full: error: No space left on device\n"
-    assert run(folder, "in.o", "-o", "/dev/full") == (3, b"", message)
-    assert untouched(BY_NAME["raw"], folder)

@@ -3,13 +3,12 @@
 
 import os
 import stat
-import struct
-import threading
 from pathlib import Path
 
 import pytest
 
 from tests.support.faults import BY_NAME, OLD, TIMEOUT_SECONDS, Faults, contents, expected, run, start, wait_for
+from tests.support.files import with_access_list
 from tests.support.jobs import object_of
 
 COPY = BY_NAME["copy"]
@@ -79,18 +78,6 @@ def test_inputs_without_an_end(source: Path, words: tuple[str, ...]) -> None:
     assert set(contents(source.parent)) == {"in.o"}
 
 
-def test_a_fifo(source: Path) -> None:
-    fifo = source.parent / "fifo"
-    os.mkfifo(fifo)
-    read: list[bytes] = []
-    reader = threading.Thread(target=lambda: read.append(fifo.read_bytes()))
-    reader.start()
-    assert run(source.parent, "in.o", "-o", "fifo") == (0, b"", "")
-    reader.join(TIMEOUT_SECONDS)
-    assert read == [expected(COPY)["out.o"]]
-    assert stat.S_ISFIFO(fifo.stat().st_mode)
-
-
 # Names
 
 
@@ -125,30 +112,16 @@ def test_odd_names(folder: Path, name: bytes) -> None:
 # Attributes
 
 
-def access_list(user: int) -> bytes:
-    """Return a POSIX access control list: the owner and one more user may do all, the owning group may read."""
-    no_id = 0xFFFFFFFF
-    entries = ((0x01, 7, no_id), (0x02, 7, user), (0x04, 4, no_id), (0x10, 7, no_id), (0x20, 0, no_id))
-    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
-
-
-def with_attributes(path: Path) -> None:
-    try:
-        os.setxattr(path, "user.note", b"kept")
-        os.setxattr(path, "system.posix_acl_access", access_list(12345))
-    except OSError as error:
-        pytest.skip(f"no such attributes here: {error}")
-
-
 @pytest.mark.parametrize("words", [("--in-place", "in.o"), ("in.o", "-o", "out.o")])
 def test_access_control_lists_and_other_attributes(source: Path, words: tuple[str, ...]) -> None:
-    with_attributes(source)
+    access_list = with_access_list(source)
+    os.setxattr(source, "user.note", b"kept")
     mode = source.stat().st_mode
     assert run(source.parent, *words) == (0, b"", "")
     written = source.parent / words[-1]
     assert written.read_bytes() == expected(COPY)["out.o"]
     assert os.getxattr(written, "user.note") == b"kept"
-    assert os.getxattr(written, "system.posix_acl_access") == access_list(12345)
+    assert os.getxattr(written, "system.posix_acl_access") == access_list
     assert written.stat().st_mode == mode
 
 
@@ -205,7 +178,8 @@ def test_an_owner_that_cannot_be_kept(source: Path, faults: Faults, words: tuple
 
 def test_attributes_that_cannot_be_kept(source: Path, faults: Faults) -> None:
     """Without the list, the group's bits would be the group's own rights."""
-    with_attributes(source)
+    with_access_list(source)
+    os.setxattr(source, "user.note", b"lost")
     done = run(source.parent, "-v", "--in-place", "in.o", variables=faults.of(*["fsetxattr:error:95"] * 2))
     first, *_ = done.err.splitlines()
     assert sorted(first.removeprefix("cfi2sframe: in.o: warning: not kept: ").split(", ")) == [
@@ -217,10 +191,7 @@ def test_attributes_that_cannot_be_kept(source: Path, faults: Faults) -> None:
 
 def test_a_default_list_of_the_folder_adds_no_rights(source: Path) -> None:
     """The new file gets one when it is made, and the old file had none."""
-    try:
-        os.setxattr(source.parent, "system.posix_acl_default", access_list(12345))
-    except OSError as error:
-        pytest.skip(f"no access control lists here: {error}")
+    with_access_list(source.parent, "system.posix_acl_default")
     source.chmod(0o750)
     for words in (("--in-place", "in.o"), ("in.o", "-o", "out.o")):
         assert run(source.parent, *words) == (0, b"", "")

@@ -21,6 +21,7 @@ from tests.support.files import (
     member,
     named,
     object_with_function,
+    sparse,
     zeros_packed,
 )
 from tests.support.jobs import OBJECT, object_of
@@ -114,20 +115,6 @@ def test_archives(name: str, verb: tuple[str, ...], tmp_path: Path) -> None:
 
 
 # Archives with holes
-
-
-def sparse(path: Path, pieces: dict[int, bytes], size: int) -> int:
-    """Write these pieces into a hole; return the bytes on the disk."""
-    with path.open("wb") as file:
-        for start, data in pieces.items():
-            file.seek(start)
-            file.write(data)
-        file.truncate(size)
-        os.fsync(file.fileno())
-    stored = path.stat().st_blocks * 512
-    if stored >= size // 2:
-        pytest.skip("this file system has no holes")
-    return stored
 
 
 def in_holes(content: bytes, size: int, count: int) -> tuple[dict[int, bytes], int]:

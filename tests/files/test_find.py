@@ -53,28 +53,6 @@ def _write(path: Path, data: bytes) -> Path:
     return path
 
 
-def test_folders_give_their_elf_files(tmp_path: Path) -> None:
-    inner = tmp_path / "b"
-    inner.mkdir()
-    _write(inner / "x.so", ELF)
-    _write(tmp_path / "c.so", ELF)
-    _write(tmp_path / "a.txt", b"text")
-    _write(tmp_path / "empty", b"")
-    (tmp_path / "link.so").symlink_to("c.so")
-    os.link(tmp_path / "c.so", tmp_path / "again.so")
-    os.mkfifo(tmp_path / "pipe")
-    found = find_sources([str(tmp_path)])
-    # The second name of a file is passed over, and so are links to it.
-    assert [s.name.removeprefix(f"{tmp_path}/") for s in found] == ["again.so", "b/x.so"]
-    assert [s.name for s in find_sources([str(tmp_path)], is_relative=True)] == ["again.so", "b/x.so"]
-
-
-def test_a_link_that_is_named_is_followed(tmp_path: Path) -> None:
-    _write(tmp_path / "a.so", ELF)
-    (tmp_path / "link").symlink_to("a.so")
-    assert _opened(tmp_path / "link") == str(tmp_path / "link")
-
-
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert _opened(_write(tmp_path / "text", b"text")) == "not an ELF file"
     assert _opened(_write(tmp_path / "none", b"")) == "not an ELF file"

@@ -37,6 +37,8 @@ def test_folders_are_walked_in_order_and_for_elf_files_only(tmp_path: Path) -> N
     sources = find_sources([str(tmp_path)])
     assert [source.name for source in sources] == [paths[3], paths[2], paths[0], paths[1]]
     assert all(source.may_be_unfit for source in sources)
+    relative = [os.path.relpath(source.name, tmp_path) for source in sources]
+    assert [source.name for source in find_sources([str(tmp_path)], is_relative=True)] == relative
 
 
 def test_a_folder_is_a_job_that_fails_unless_it_is_walked(tmp_path: Path) -> None:

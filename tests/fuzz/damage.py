@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real files and what may happen to them: cut, bytes changed, fields of headers, of CFI and of `.sframe` rewritten."""
+"""Files and what may happen to them: cut, bytes changed, fields of headers, of CFI and of `.sframe` rewritten."""
 
 from functools import cache
 from pathlib import Path
@@ -7,19 +7,11 @@ from typing import Final, NamedTuple
 
 from hypothesis import strategies as st
 
-from cfi2sframe import convert, load
-from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
+from cfi2sframe import load
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.emit import emit
-from cfi2sframe.errors import Cfi2SFrameError
-from tests.fuzz import seeds
-from tests.support.elf.samples import TEXT_VADDR, Code, linked_file, push_fp
+from tests.fuzz.harness import target
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-#: Small programs that nearly every machine has; those that are larger or missing are passed over.
-PROGRAMS: Final = ("true", "echo", "sleep", "mkfifo", "tty", "sync", "tclsh8.6", "file", "xlsatoms")
-MAX_PROGRAM_SIZE: Final = 48 << 10
-MAX_PROGRAM_COUNT: Final = 4
+TESTDATA: Final = Path(__file__).resolve().parents[2] / "testdata"
 ZONES: Final = ("header", "segments", "sections", "cfi", "sframe", "anywhere")
 #: Values that fields are given: limits of each width, and small numbers.
 VALUES: Final = (0, 1, 2, 7, 8, 0x10, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
@@ -65,33 +57,12 @@ class Damage(NamedTuple):
 
 
 @cache
-def seeds_of_this_machine() -> tuple[Seed, ...]:
-    """Return assembled files, golden objects and some programs of the machine, without and with a section in them."""
-    files = {f"assembled {arch.name}": seeds.linked_file(arch) for arch in (AMD64, S390X)}
-    files |= {f"plain {arch.name}": _plain_file(arch) for arch in (AMD64, AARCH64_LE, S390X)}
-    files |= {path.name: path.read_bytes() for path in sorted((ROOT / "testdata/golden").glob("*.o"))}
-    files |= dict(_programs())
-    files |= {f"{name} with .sframe": data for name, file in files.items() if (data := _with_section(file))}
+def whole_files() -> tuple[Seed, ...]:
+    """Return objects and linked files of each ABI, handmade and of linkers, without and with a section in them."""
+    files = dict(target("file").seeds())
+    for pattern in ("golden/*.o", "fuzz/file/ld-*", "converted/*-*"):
+        files |= {path.name: path.read_bytes() for path in sorted(TESTDATA.glob(pattern))}
     return tuple(Seed(name, data, zones_of(load(data))) for name, data in files.items())
-
-
-def _plain_file(arch: Arch) -> bytes:
-    """Return a linked file with a few functions and nothing odd in its CFI."""
-    fdes = [push_fp(arch, TEXT_VADDR + 0x20 * number) for number in range(4)]
-    return linked_file(arch, fdes, codes=(Code(size=0x80),))
-
-
-def _programs() -> list[tuple[str, bytes]]:
-    paths = [path for path in (Path("/usr/bin") / name for name in PROGRAMS) if path.is_file()]
-    small = [path for path in paths if path.stat().st_size <= MAX_PROGRAM_SIZE]
-    return [(path.name, path.read_bytes()) for path in small[:MAX_PROGRAM_COUNT]]
-
-
-def _with_section(data: bytes) -> bytes | None:
-    try:
-        return b"".join(emit(convert(load(data))).chunks)
-    except Cfi2SFrameError:
-        return None
 
 
 def zones_of(image: ElfImage) -> dict[str, tuple[int, int]]:

@@ -92,8 +92,11 @@ def check_others(verb: str, names: list[str], out: str) -> None:
         assert [failure["file"] for failure in report["failures"]] == [name for name in names if name not in good]
 
 
+each_way = pytest.mark.parametrize(("verb", "jobs"), list(product(VERBS, ("1", "2"))))
+
+
 @pytest.mark.parametrize("position", [0, 2, COUNT - 1])
-@pytest.mark.parametrize(("verb", "jobs"), list(product(("in place", "check", "size", "coverage"), ("1", "2"))))
+@each_way
 def test_an_unexpected_error(tmp_path: Path, verb: str, jobs: str, position: int) -> None:
     names = fill(tmp_path, position)
     done = run(UNFORESEEN, *VERBS[verb], *names, "-j", jobs)
@@ -126,10 +129,10 @@ def test_a_job_that_takes_too_long(tmp_path: Path, verb: str) -> None:
     check_others(verb, names, done.stdout)
 
 
-@pytest.mark.parametrize(("verb", "jobs"), list(product(("in place", "check", "size", "coverage"), ("1", "2"))))
+@each_way
 def test_memory_that_there_is_not(tmp_path: Path, verb: str, jobs: str) -> None:
     """Without a limit of the user's and with one that is smaller than what the file may have."""
-    need_prlimit()
+    need("prlimit")
     for memory_limit, reason in (
         (None, "takes more memory than a file of this size accounts for (350 MiB)"),
         (256 * MIB, "out of memory (limit 256 MiB)"),
@@ -141,10 +144,6 @@ def test_memory_that_there_is_not(tmp_path: Path, verb: str, jobs: str) -> None:
         assert [line for line in done.stderr.splitlines() if line.startswith(place)] == [place + reason]
         assert "internal error" not in done.stdout + done.stderr
         check_others(verb, names, done.stdout)
-
-
-def need_prlimit() -> None:
-    need("prlimit")
 
 
 def test_no_more_processes_to_be_had(tmp_path: Path) -> None:

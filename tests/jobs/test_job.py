@@ -37,6 +37,7 @@ from tests.support.jobs import (
     snapshot,
 )
 from tests.support.needs import need
+from tests.support.placing.embedded import linked_of
 
 
 @pytest.fixture
@@ -48,10 +49,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    path = tmp_path / "program"
-    (tmp_path / "program.c").write_text("int main(void) { return 7; }\n")
-    subprocess.run([need("gcc"), "-o", path, tmp_path / "program.c"], check=True)
-    return path
+    return linked_of(tmp_path, "int main(void) { return 7; }\n")
 
 
 #: An FDE of 64 KiB for a function of one byte, in the segment that the section is put into.
@@ -309,16 +307,24 @@ def test_a_fifo_is_not_waited_for(source: Path) -> None:
     assert run_job(job).reason == "not a regular file"
 
 
-def test_a_name_that_now_belongs_to_another_file_is_not_replaced(source: Path) -> None:
-    """Its other names are the new file only as long as all are its names."""
-    other = source.with_name("other.o")
-    os.link(source, other)
-    (job,) = jobs_for([source, other])
-    other.unlink()
-    other.write_bytes(b"somebody else's")
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_name_that_now_belongs_to_another_file_is_not_replaced(
+    source: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file's names become those of the new file only as long as all are its names: here, until it is written."""
+    paths = [source, source.with_name("other.o")]
+    os.link(*paths)
+
+    def exchange(*_: object, **__: object) -> None:
+        paths[number].unlink()
+        paths[number].write_bytes(b"somebody else's")
+
+    (job,) = jobs_for(paths)
+    monkeypatch.setattr("cfi2sframe.emit.check_asked", exchange)
     outcome = run_job(job)
-    assert (outcome.status, outcome.reason) == ("failed", "the file was changed while it was being converted")
-    assert (source.read_bytes(), other.read_bytes()) == (OBJECT, b"somebody else's")
+    changed = "the file was changed while it was being converted"
+    assert (outcome.status, outcome.reason) == ("failed", changed if number else "not an ELF file")
+    assert (paths[number].read_bytes(), paths[1 - number].read_bytes()) == (b"somebody else's", OBJECT)
     assert names(source.parent) == {"in.o", "other.o"}
 
 

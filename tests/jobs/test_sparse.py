@@ -7,6 +7,7 @@ import pytest
 
 from cfi2sframe.elf.headers import parse_file_header
 from cfi2sframe.elf.load import read_file, stored_size
+from tests.support.files import sparse
 from tests.support.jobs import object_of
 from tests.support.process import TOO_COSTLY, run_within_bound
 
@@ -15,28 +16,9 @@ pytestmark = pytest.mark.fuzz
 SIZE = 1 << 26
 
 
-def sparse(path: Path, *pieces: tuple[int, bytes], size: int = SIZE) -> Path:
-    """Make a file that is a hole but for these pieces."""
-    try:
-        with path.open("wb") as file:
-            for start, data in pieces:
-                file.seek(start)
-                file.write(data)
-            file.truncate(size)
-    except OSError as error:
-        pytest.skip(f"no such files here: {error}")
-    if stored(path) >= size // 2:
-        pytest.skip("this file system has no holes")
-    return path
-
-
-def stored(path: Path) -> int:
-    return path.stat().st_blocks * 512
-
-
 def test_holes_stay_holes(tmp_path: Path) -> None:
-    path, out = sparse(tmp_path / "file", (0, object_of(3))), tmp_path / "out"
-    given = stored(path)
+    path, out = tmp_path / "file", tmp_path / "out"
+    given = sparse(path, {0: object_of(3)}, SIZE)
     for words, status in (
         (("--check", path), 1),
         ((path, "-o", out), 0),
@@ -50,12 +32,12 @@ def test_holes_stay_holes(tmp_path: Path) -> None:
         assert (run.status, words) == (status, words), run.err
     for written in (path, out):
         assert SIZE <= written.stat().st_size < SIZE + (1 << 20)
-        assert stored(written) < given + (1 << 20)
+        assert written.stat().st_blocks * 512 < given + (1 << 20)
 
 
 def test_more_holes_than_the_file_accounts_for(tmp_path: Path) -> None:
-    path = sparse(tmp_path / "file", (0, object_of(3)), size=4 << 40)
-    run = run_within_bound("--in-place", path, input_size=stored(path))
+    path = tmp_path / "file"
+    run = run_within_bound("--in-place", path, input_size=sparse(path, {0: object_of(3)}, 4 << 40))
     assert run.status == 3
     assert TOO_COSTLY in run.err
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
@@ -66,18 +48,18 @@ def test_section_headers_in_a_hole(tmp_path: Path) -> None:
     table, count = 1 << 30, 1 << 34
     header = parse_file_header(object_of(0))._replace(section_headers_offset=table, section_header_count=0)
     # The size of the null section is their number, where they are too many for the header.
-    path = sparse(tmp_path / "file", (0, header.pack()), (table, bytes(32) + count.to_bytes(8, "little")), size=4 << 40)
-    run = run_within_bound("--check", path, input_size=stored(path))
+    path, null_section = tmp_path / "file", bytes(32) + count.to_bytes(8, "little")
+    run = run_within_bound("--check", path, input_size=sparse(path, {0: header.pack(), table: null_section}, 4 << 40))
     assert run.status == 3
     assert TOO_COSTLY in run.err
 
 
 def test_holes_add_nothing_to_the_size(tmp_path: Path) -> None:
-    path = sparse(tmp_path / "file", (0, object_of(3)))
-    assert 0 < stored_size(read_file(str(path))) <= stored(path)
+    path = tmp_path / "file"
     # Also to that of a file that would be read whole, had it none.
-    small = sparse(tmp_path / "small", (0, object_of(3)), size=1 << 19)
-    assert 0 < stored_size(read_file(str(small))) <= stored(small)
+    for size in (SIZE, 1 << 19):
+        stored = sparse(path, {0: object_of(3)}, size)
+        assert 0 < stored_size(read_file(str(path))) <= stored
     whole = tmp_path / "whole"
     whole.write_bytes(object_of(3) + bytes(1 << 20))
     assert stored_size(read_file(str(whole))) == whole.stat().st_size

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Static archives, made by hand: headers may say anything of what follows them; and members that ask for much."""
+"""Files with holes or access control lists; static archives, made by hand: headers may say anything of what follows."""
 
+import os
 import struct
 import zlib
 from functools import cache
+from pathlib import Path
 from typing import Final
+
+import pytest
 
 from cfi2sframe.abi import AMD64
 from cfi2sframe.constants.elf import ELFCOMPRESS_ZLIB, SHF_COMPRESSED
@@ -26,6 +30,38 @@ def member(name: bytes, content: bytes = b"", size: int | None = None, *, is_apa
 def named(name: bytes, size: int = 0) -> bytes:
     """Return the header with which a thin archive names a file."""
     return member(name, size=size, is_apart=True)
+
+
+def with_access_list(path: Path, name: str = "system.posix_acl_access") -> bytes:
+    """Give a file a POSIX access control list and return it; skip where there are none.
+
+    One more user than the owner may do all, and the owning group may do nothing.
+    """
+    no_id = 0xFFFFFFFF
+    entries = ((0x01, 7, no_id), (0x02, 7, 12345), (0x04, 0, no_id), (0x10, 7, no_id), (0x20, 0, no_id))
+    content = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(path, name, content)
+    except OSError as error:
+        pytest.skip(f"no access control lists here: {error}")
+    return content
+
+
+def sparse(path: Path, pieces: dict[int, bytes], size: int) -> int:
+    """Write these pieces, by their places, into a hole; return the bytes on the disk. Skip where there are no holes."""
+    try:
+        with path.open("wb") as file:
+            for start, data in pieces.items():
+                file.seek(start)
+                file.write(data)
+            file.truncate(size)
+            os.fsync(file.fileno())
+    except OSError as error:
+        pytest.skip(f"no such files here: {error}")
+    stored = path.stat().st_blocks * 512
+    if stored >= size // 2:
+        pytest.skip("this file system has no holes")
+    return stored
 
 
 @cache
