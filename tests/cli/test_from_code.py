@@ -2,15 +2,14 @@
 """`--from code` on the command line: a program with one function that has CFI and calls one that has none."""
 
 import json
-import struct
 from pathlib import Path
 
 import pytest
 
-from cfi2sframe import load
 from cfi2sframe.abi import AMD64
 from tests.support.cli import run
 from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.edit import File
 from tests.support.elf.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,10 +90,7 @@ def test_size(files: Path) -> None:
 @pytest.mark.parametrize(("name", "status"), [("with", 0), ("without", 3)])
 def test_a_section_larger_than_any_file(files: Path, name: str, status: int, size: int) -> None:
     """Its header may say so: the instructions are then a source that cannot be read."""
-    path = files / name
-    data = bytearray(path.read_bytes())
-    (number,) = (number for number, section in enumerate(load(path).sections) if section.name == ".text")
-    (headers_offset,) = struct.unpack_from("<Q", data, 40)
-    struct.pack_into("<Q", data, headers_offset + 64 * number + 32, size)
-    path.write_bytes(data)
-    assert run("verify", "--would-be", "--from", "code", path).status == status
+    file = File((files / name).read_bytes())
+    file.section(".text").size = size
+    (files / name).write_bytes(file)
+    assert run("verify", "--would-be", "--from", "code", files / name).status == status

@@ -18,6 +18,7 @@ from cfi2sframe.jobs.records import Request
 from cfi2sframe.placing.undo import record_span
 from cfi2sframe.trace.store import FileStore
 from tests.support.cli import ROOT, run
+from tests.support.elf.edit import File
 from tests.support.jobs import OBJECT, convert_one, remove_one
 from tests.support.needs import attempt, need
 from tests.support.oracle.gas import assembled
@@ -68,11 +69,9 @@ def with_more_rows(data: bytes) -> bytes:
 
 def without_segment(data: bytes) -> bytes:
     """Take away the program header by which readers find the section: nobody loses its rows."""
-    changed, kind = bytearray(data), struct.pack("<I", PT_GNU_SFRAME)
-    start, count = load(data).header.program_headers_offset, load(data).header.program_header_count
-    (place,) = (at for at in range(start, start + 56 * count, 56) if changed[at : at + 4] == kind)
-    changed[place : place + 4] = bytes(4)
-    return bytes(changed)
+    file = File(data)
+    file.segment(PT_GNU_SFRAME).type = 0
+    return bytes(file)
 
 
 def damaged(data: bytes) -> bytes:
@@ -120,20 +119,15 @@ CASES = [(kind, number) for kind, makers in KINDS.items() for number in range(le
 
 def with_sections(*sections: bytes) -> bytes:
     """Return an object with CFI and SFrame sections of these bytes."""
-    data = bytearray(converted(OBJECT))
-    del data[len(without_record(bytes(data))) :]
-    image = load(bytes(data))
-    places = [section.index for section in image.sections if "sframe" in section.name]
-    for index, content in zip(places, (*sections, None), strict=False):
-        at = image.header.section_headers_offset + 64 * index
-        data += bytes(-len(data) % 8)
-        header = struct.unpack_from("<IIQQQQIIQQ", data, at)
-        # The relocations go, or become another section of this kind.
-        kind = 0 if content is None else SHT_GNU_SFRAME
-        place, size = len(data), len(content or b"")
-        struct.pack_into("<IIQQQQIIQQ", data, at, header[0], kind, SHF_ALLOC, 0, place, size, 0, 0, 8, 0)
-        data += content or b""
-    return bytes(data)
+    file = File(without_record(converted(OBJECT)))
+    # The relocations go, or become another section of this kind.
+    for name, content in zip((".sframe", ".rela.sframe"), (*sections, None), strict=False):
+        file += bytes(-len(file) % 8)
+        kind, size = (0, 0) if content is None else (SHT_GNU_SFRAME, len(content))
+        values = {"type": kind, "flags": SHF_ALLOC, "addr": 0, "offset": len(file), "size": size}
+        file.section(name).set(**values, link=0, info=0, addralign=8, entsize=0)
+        file += content or b""
+    return bytes(file)
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import pytest
 
@@ -21,7 +21,6 @@ from tests.support.oracle.targets import AARCH64, S390, Target
 from tests.support.oracle.tools import Binutils, BinutilsVersion, find_binutils, tool_version
 from tests.support.placing.embedded import emitted
 from tests.support.placing.emitted import TESTDATA
-from tests.support.placing.project import units
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
@@ -50,6 +49,17 @@ LINKS: dict[str, tuple[str, ...]] = {
     "nopie": ("-no-pie",),
     "shared": ("-shared",),
 }
+
+
+PROJECT: Final = Path(__file__).resolve().parents[1] / "support/placing/programs/project"
+
+
+def units(*, with_cpp: bool = True) -> list[tuple[str, Path, tuple[str, ...]]]:
+    """Return of each object of a C and C++ program a name, the source, and flags; the last has main()."""
+    counts = {"c": 6, "cc": 3 * with_cpp}
+    parts = [(f"part{part}.{suffix}", suffix, part) for suffix, count in counts.items() for part in range(count)]
+    made = [(name, PROJECT / f"part.{suffix}", (f"-DPART={part}",)) for name, suffix, part in parts]
+    return [*made, ("main.c", PROJECT / "main.c", ("-DWITH_CPP",) * with_cpp)]
 
 
 class Twins(NamedTuple):

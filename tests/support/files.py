@@ -12,8 +12,8 @@ import pytest
 
 from cfi2sframe.abi import AMD64
 from cfi2sframe.constants.elf import ELFCOMPRESS_ZLIB, SHF_COMPRESSED
-from cfi2sframe.elf.headers import parse_file_header
 from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.edit import File
 from tests.support.elf.samples import CODE, SHF_ALLOC, TEXT_VADDR, cie_of, object_file
 
 ARCHIVE: Final = b"!<arch>\n"
@@ -79,12 +79,11 @@ def headers_over_words(kind: int, count: int = 200, word_count: int = 500) -> by
     """Return an object with section headers of one type over the same words, which are words of many meanings."""
     words = b"".join(struct.pack("<QQQ", 8 * n, 8, 0) for n in range(word_count // 3))
     text, data = asm.Section(".text", bytes(64), 1, CODE), asm.Section(".data", words, 1, SHF_ALLOC)
-    file = bytearray(asm.elf_file(AMD64.elf_machine, (text, data, *[asm.Section(".many", b"", 1)] * count)))
-    table = parse_file_header(bytes(file)).section_headers_offset
-    shared = struct.unpack_from("<IIQQQQIIQQ", file, table + 64 * 2)
+    file = File(asm.elf_file(AMD64.elf_machine, (text, data, *[asm.Section(".many", b"", 1)] * count)))
+    shared = file.section(2)
+    fields = {"type": kind, "offset": shared.offset, "size": shared.size, "link": 2, "info": 1, "entsize": 24}
     for index in range(3, 3 + count):
-        (name,) = struct.unpack_from("<I", file, table + 64 * index)
-        struct.pack_into("<IIQQQQIIQQ", file, table + 64 * index, name, kind, 0, 0, *shared[4:6], 2, 1, 8, 24)
+        file.section(index).set(**fields, addralign=8)
     return bytes(file)
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linked files spelled out header by header: many notes, of which several have one name."""
 
-import struct
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Final
@@ -9,6 +8,7 @@ from typing import Final
 from cfi2sframe.abi import AMD64
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE
 from tests.support.dwarf import cfi_asm as asm
+from tests.support.elf.edit import File
 from tests.support.elf.elf_asm import note
 from tests.support.elf.samples import push_fp
 
@@ -82,7 +82,7 @@ def sparse_file(data_vaddr: int, end_vaddr: int, symbols: tuple[asm.Symbol, ...]
         asm.Section(".text", b"\x90" * 32, 1, SHF_ALLOC | SHF_EXECINSTR, frame_vaddr + 0x100),
         asm.Section(".data", b"\1" * (DATA_END - DATA_OFFSET), 1, SHF_ALLOC | SHF_WRITE, data_vaddr),
     )
-    data = bytearray(
+    file = File(
         asm.elf_file(
             AMD64.elf_machine,
             sections,
@@ -94,5 +94,5 @@ def sparse_file(data_vaddr: int, end_vaddr: int, symbols: tuple[asm.Symbol, ...]
             symbols=symbols,
         )
     )
-    struct.pack_into("<Q", data, 64 + 56 + 40, end_vaddr - data_vaddr)
-    return bytes(data)
+    file.segment(PT_LOAD, 1).memsz = end_vaddr - data_vaddr
+    return bytes(file)
