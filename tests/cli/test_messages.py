@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from cfi2sframe.cli.parsers import VERBS
-from tests.support.cli import ROOT, run
+from tests.support.cli import ROOT, run, run_python
 from tests.support.jobs import OBJECT, object_with_gap
 from tests.support.needs import open_terminal
 
@@ -56,7 +56,7 @@ def test_arguments_cannot_forge_lines() -> None:
 def test_an_unforeseen_error_is_one_line() -> None:
     """If there ever is one, the user gets what a bug report needs, and no traceback."""
     script = "import cfi2sframe.cli as cli; cli.main = lambda: {}['a\\nb']; cli.run()"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = run_python("-c", script)
     assert (done.returncode, done.stdout) == (3, "")
     line = r"cfi2sframe: internal error: KeyError: 'a\\\\nb' at __main__:1; please report it\n"
     assert re.fullmatch(line, done.stderr), done.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe.cli.progress import Files
-from tests.support.cli import ROOT
+from tests.support.cli import ROOT, run_python
 from tests.support.jobs import OBJECT, object_of
 from tests.support.needs import open_terminal
 
@@ -117,14 +117,8 @@ def test_a_log_tells_each_minute_how_far_a_run_over_files_is(
     for number in range(count):
         (tmp_path / f"slow{number}.o").write_bytes(object_of(number))
     script = SLOW.format(hides_tqdm=True).replace("run()", f"progress._LOG_SECONDS = {seconds}\nrun()")
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", script, *(["-q"] if is_quiet else []), "--check", *sorted(tmp_path.iterdir())],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "CFI2SFRAME_PROGRESS": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    quiet = ("-q",) if is_quiet else ()
+    done = run_python("-c", script, *quiet, "--check", *sorted(tmp_path.iterdir()), CFI2SFRAME_PROGRESS="")
     lines = re.findall(
         r"^cfi2sframe: info: \d+ % of 2 files, \d+ s(?:, \d+ s left)?, processing slow\d.o$", done.stderr, re.MULTILINE
     )

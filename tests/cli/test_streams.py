@@ -68,20 +68,19 @@ def run_closed(folder: Path, words: str, stream: str) -> subprocess.CompletedPro
     assert run(folder / "GOOD", "-o", folder / "OLD").status == 0
     for name, number in (("RAW.sframe", 3), ("OTHER.sframe", 5)):
         assert run("-", "-o", folder / name, stdin=object_of(number)).status == 0
+    command = [sys.executable, "-P", "-m", "cfi2sframe", *words.split()]
+    return without_reader(command, stream, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def without_reader(
+    command: list[str], stream: str, cwd: Path, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a program in a folder with one of its streams a pipe without a reader."""
     read_end, write_end = os.pipe()
     os.close(read_end)
-    try:
-        return subprocess.run(
-            [sys.executable, "-P", "-m", "cfi2sframe", *words.split()],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            check=False,
-            timeout=60,
-            stdout=write_end if stream == "stdout" else subprocess.PIPE,
-            stderr=write_end if stream == "stderr" else subprocess.PIPE,
-        )
-    finally:
-        os.close(write_end)
+    with os.fdopen(write_end, "wb") as pipe:
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: pipe}
+        return subprocess.run(command, cwd=cwd, env=env, check=False, timeout=60, **streams)  # type: ignore[call-overload,no-any-return]
 
 
 @pytest.mark.parametrize("words", PRINTS.splitlines())
@@ -109,12 +108,8 @@ def test_a_link_with_closed_streams(tmp_path: Path) -> None:
     need("cc")
     (tmp_path / "main.c").write_text("int main(void) { return 0; }\n")
     env = environment(install_programs(tmp_path / "programs"), CFI2SFRAME_LOG=f"{tmp_path}/missing/log")
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    with os.fdopen(write_end, "wb") as pipe:
-        command = [str(tmp_path / "programs" / "cfi2sframe-cc"), "-o", "main", "main.c"]
-        done = subprocess.run(command, cwd=tmp_path, env=env, stderr=pipe, check=False, timeout=60)
-    assert done.returncode == 0
+    command = [str(tmp_path / "programs" / "cfi2sframe-cc"), "-o", "main", "main.c"]
+    assert without_reader(command, "stderr", tmp_path, env).returncode == 0
     assert (tmp_path / "main").exists()
 
 
@@ -184,9 +179,6 @@ def test_a_full_standard_output_without_a_file(tmp_path: Path, command: str) -> 
 
 
 def test_the_help_of_a_wrapper_that_nobody_reads(tmp_path: Path) -> None:
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    with os.fdopen(write_end, "wb") as pipe:
-        command = [str(install_programs(tmp_path / "programs") / "cfi2sframe-as"), "--cfi2sframe-help"]
-        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, check=False, timeout=60)
+    command = [str(install_programs(tmp_path / "programs") / "cfi2sframe-as"), "--cfi2sframe-help"]
+    done = without_reader(command, "stdout", tmp_path)
     assert (done.returncode, done.stderr) == (SIGPIPE_STATUS, b"")

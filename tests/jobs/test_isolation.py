@@ -2,15 +2,13 @@
 """One bad file among good ones, whatever is bad about it: it alone fails, and every other file is done."""
 
 import json
-import os
 import subprocess
-import sys
 from itertools import product
 from pathlib import Path
 
 import pytest
 
-from tests.support.cli import ROOT
+from tests.support.cli import run_python
 from tests.support.jobs import has_section, object_of
 from tests.support.needs import need
 
@@ -18,7 +16,6 @@ COUNT = 5
 #: So much that processes are started.
 PADDING = bytes(1 << 18)
 MIB = 1 << 20
-TIMEOUT_SECONDS = 60
 #: The program, with something happening to files whose name has "bad" in it.
 PROGRAM = """
 import os, resource, signal, sys
@@ -54,14 +51,7 @@ VERBS = {
 def run(action: str, *words: str, setup: str = "", memory_limit: int | None = None) -> subprocess.CompletedProcess[str]:
     """Run the program; `memory_limit` is what `ulimit -v` would be, in bytes."""
     limited = () if memory_limit is None else ("prlimit", f"--as={memory_limit}")
-    return subprocess.run(
-        [*limited, sys.executable, "-P", "-c", PROGRAM.format(action=action, setup=setup), *words],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT_SECONDS,
-    )
+    return run_python("-c", PROGRAM.format(action=action, setup=setup), *words, prefix=limited)
 
 
 def fill(folder: Path, position: int) -> list[str]:

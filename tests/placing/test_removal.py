@@ -29,18 +29,6 @@ from tests.support.placing.embedded import (
 )
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "no section headers", "object"])
-def test_rounds_do_not_grow_a_file(kind: str) -> None:
-    """The first round ends with the bytes that it began with, so each further one does."""
-    data = OBJECT if kind == "object" else linked_program(kind=kind if kind in KINDS else "pie").read_bytes()
-    if kind == "no section headers":
-        data = without_section_headers(data)
-    full = converted(data)
-    bare = take_out(full)
-    assert bare == data
-    assert converted(bare) == full
-
-
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 @pytest.mark.parametrize("kind", KINDS)
 def test_rounds_with_strip_in_between_do_not_grow_a_file(kind: str, size: int, tmp_path: Path) -> None:

@@ -69,9 +69,13 @@ def run_process(
     *arguments: str | Path, prefix: Sequence[str] = (), **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run `python -m cfi2sframe ARGUMENTS...` as a process of its own, maybe through another program."""
-    command = [*prefix, sys.executable, "-m", "cfi2sframe", *map(str, arguments)]
+    return run_python("-m", "cfi2sframe", *arguments, prefix=prefix, **environment)
+
+
+def run_python(*words: str | Path, prefix: Sequence[str] = (), **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python, which finds the package, as a process of its own, maybe through another program."""
     return subprocess.run(
-        command,
+        [*prefix, sys.executable, "-P", *map(str, words)],
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,

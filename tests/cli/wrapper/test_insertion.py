@@ -53,16 +53,6 @@ def test_what_cannot_be_converted_stays_linked(tmp_path: Path, programs: Path, s
     assert result.err.splitlines() == (told if strict == "1" else [])
 
 
-def test_the_log_has_a_line_for_each_link(tmp_path: Path, programs: Path) -> None:
-    log = tmp_path / "log"
-    for _ in range(2):
-        result = link_with(tmp_path, programs, "cp /bin/ls out", CFI2SFRAME_LOG=str(log))
-        assert result == Result(0, "", "")
-    lines = [line for line in log.read_text().splitlines() if " of .sframe" in line]
-    assert len(lines) == 2
-    assert all(line.startswith(f"cfi2sframe: {tmp_path}/out: info: SFrame version 3 describes ") for line in lines)
-
-
 def test_what_sframe_is_not_defined_for_is_no_failure(tmp_path: Path, programs: Path) -> None:
     """Configure scripts try to link for other machines; STRICT is about files that should have a section."""
     need("gcc")
