@@ -15,6 +15,7 @@ from tests.support.needs import attempt, need, run
 from tests.support.placing.embedded import (
     LARGE,
     SMALL,
+    SOURCES,
     converted,
     linked_of,
     linked_program,
@@ -72,28 +73,6 @@ def test_the_wrong_size_of_a_table_of_program_headers_comes_back(
     assert [s.memory_size for s in segments if s.type == PT_PHDR] == [56 * len(segments)]
 
 
-START = """\
-.globl _start
-_start:
-  .cfi_startproc
-  .cfi_undefined 16
-  call work
-  mov $60, %eax
-  xor %edi, %edi
-  syscall
-  .cfi_endproc
-work:
-  .cfi_startproc
-  push %rbx
-  .cfi_def_cfa_offset 16
-  .cfi_offset 3, -16
-  pop %rbx
-  .cfi_def_cfa_offset 8
-  ret
-  .cfi_endproc
-"""
-
-
 TEXT_OFFSET = 0x1000
 
 
@@ -103,9 +82,8 @@ def test_section_headers_move(tmp_path: Path, filling: bytes) -> None:
 
     What no header describes between them and the code is free, whatever patchelf has filled it with.
     """
-    (tmp_path / "start.s").write_text(START)
     flags = ["-nostdlib", "-static", "-Wl,--build-id=none", "-Wl,-z,noseparate-code", "-Wl,-Ttext=0x401000"]
-    run(need("x86_64-linux-gnu-gcc"), *flags, "-o", tmp_path / "program", tmp_path / "start.s")
+    run(need("x86_64-linux-gnu-gcc"), *flags, "-o", tmp_path / "program", SOURCES / "start.s")
     # The segment with the headers is mapped to the end of the code, and the section headers end the file.
     data = File((tmp_path / "program").read_bytes())
     header = load(bytes(data)).header

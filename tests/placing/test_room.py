@@ -22,7 +22,7 @@ from tests.support.elf.elf_asm import note
 from tests.support.elf.samples import Code, linked_file, push_fp
 from tests.support.needs import attempt, need, run
 from tests.support.oracle.targets import TARGETS, Target, label
-from tests.support.placing.embedded import LARGE, SMALL, embedded, linked_of, round_trip, take_out
+from tests.support.placing.embedded import LARGE, SMALL, SOURCES, embedded, linked_of, round_trip, take_out
 from tests.support.placing.linked_by_hand import DATA_END, DATA_OFFSET, noted_file, sparse_file
 
 BASE, PAGE, TEXT_OFFSET = 0x400000, 0x1000, 0x3000
@@ -120,16 +120,6 @@ def test_room_for_program_headers(size: int, lacking: int, spare: int) -> None:
     assert take_out(rewritten) == data
 
 
-HEADERS_ONLY: Final = """\
-.globl _start
-_start:
-  .cfi_startproc
-  .cfi_undefined 16
-  mov $60, %eax
-  xor %edi, %edi
-  syscall
-  .cfi_endproc
-"""
 SPARSE: Final = """\
 static int cells[100];
 __attribute__((noinline)) static int count(int at) { return cells[at]++; }
@@ -158,8 +148,7 @@ void _start(void)
 def test_a_first_segment_of_headers_only(flags: tuple[str, ...], tmp_path: Path) -> None:
     """As plain `ld` writes it: nothing is in the way, and zeros follow."""
     need("x86_64-linux-gnu-gcc")
-    (tmp_path / "a.s").write_text(HEADERS_ONLY)
-    run("as", "-o", tmp_path / "a.o", tmp_path / "a.s")
+    run("as", "-o", tmp_path / "a.o", SOURCES / "start.s")
     run("ld", *flags, "-o", tmp_path / "a", tmp_path / "a.o")
     _check_in_place(tmp_path / "a", tmp_path, 0)
 
