@@ -176,18 +176,3 @@ def test_check_of_a_file_that_cannot_be_used_is_an_error(tmp_path: Path) -> None
     """As without `--check`, also of one file."""
     for verb in ((), ("remove",)):
         assert run(*verb, "--check", tmp_path / "missing").failed(3, tmp_path / "missing")
-
-
-def test_check_of_several_files_names_those_that_would_change(tmp_path: Path) -> None:
-    """As formatters do; of the others only the sum tells."""
-    for number in range(3):
-        (tmp_path / f"{number}.o").write_bytes(object_of(number))
-    words = ("--for", "ld", "-r", str(tmp_path))
-    assert run("--in-place", "--for", "ld", tmp_path / "1.o").status == 0
-    status, out, _ = run("--check", *words)
-    assert status == 1
-    assert [tuple(line.split(": ")[:2]) for line in out.decode().splitlines()] == [
-        (f"{tmp_path}/{number}.o", "would convert") for number in (0, 2)
-    ]
-    assert run("--in-place", *words).status == 0
-    assert run("--check", *words).out == b""

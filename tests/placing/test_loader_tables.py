@@ -13,6 +13,7 @@ from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.dynamic import dynamic_entries
 from cfi2sframe.placing.loader_tables import extent_of
 from cfi2sframe.placing.pyelftools_view import FileView
+from tests.support.consumer.walk import libraries_of
 from tests.support.elf.edit import File
 from tests.support.oracle.targets import TARGETS, Target, label
 from tests.support.placing.embedded import compiled, linked_of, linked_program
@@ -33,11 +34,11 @@ TAGS: Final = {
 @pytest.mark.parametrize("source", ["bfd", "gold", "lld", "libc", "ls", "plain"])
 def test_extents(source: str) -> None:
     """The C library has both hash tables, and versions; of programs' symbols, relocations alone name some."""
-    maps = Path("/proc/self/maps").read_text().split()
-    files = {"libc": next(Path(word) for word in maps if "/libc.so" in word), "ls": Path("/bin/ls")}
-    # This one defines none, so its hash table is empty.
-    path = files.get(source) or (compiled("plain.c") if source == "plain" else linked_program(source))
-    check_extents(path)
+    if source == "libc":
+        check_extents(libraries_of(linked_program())["libc.so.6"])
+    else:
+        # The plain one defines none, so its hash table is empty.
+        check_extents({"ls": Path("/bin/ls"), "plain": compiled("plain.c")}.get(source) or linked_program(source))
 
 
 @pytest.mark.parametrize("style", ["gnu", "sysv", "gnu -fvisibility=hidden"])
