@@ -8,8 +8,9 @@ from typing import Final, NamedTuple
 from hypothesis import strategies as st
 
 from cfi2sframe import load
+from cfi2sframe.abi import AMD64, S390X
 from cfi2sframe.elf.image import ElfImage
-from tests.fuzz.harness import target
+from tests.fuzz import seeds
 
 TESTDATA: Final = Path(__file__).resolve().parents[2] / "testdata"
 ZONES: Final = ("header", "segments", "sections", "cfi", "sframe", "anywhere")
@@ -58,9 +59,9 @@ class Damage(NamedTuple):
 
 @cache
 def whole_files() -> tuple[Seed, ...]:
-    """Return objects and linked files of each ABI, handmade and of linkers, without and with a section in them."""
-    files = dict(target("file").seeds())
-    for pattern in ("golden/*.o", "fuzz/file/ld-*", "converted/*-*"):
+    """Return objects and linked files of each ABI with `.eh_frame`, handmade and of linkers; some have `.sframe`."""
+    files = {f"assembled {arch.name}": seeds.linked_file(arch) for arch in (AMD64, S390X)}
+    for pattern in ("golden/*.o", "converted/*-*"):
         files |= {path.name: path.read_bytes() for path in sorted(TESTDATA.glob(pattern))}
     return tuple(Seed(name, data, zones_of(load(data))) for name, data in files.items())
 

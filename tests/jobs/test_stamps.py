@@ -39,7 +39,7 @@ REVISIONS = {
 FILES = [*sorted((ROOT / "testdata/golden").glob("*.o")), *sorted((ROOT / "testdata/converted").glob("a*"))]
 #: What the machine has, of several sizes; and of three ABIs, where `make corpus-files` was run.
 MACHINE = [path for name in ("ls", "git", "gdb", "perl", "c++filt") if (path := Path("/usr/bin", name)).exists()]
-CORPUS = [path for path in sorted((ROOT / "build/corpus").rglob("*")) if path.is_file() and not path.is_symlink()]
+CORPUS = [path for path in sorted((ROOT / "build/corpus").rglob("[!.]*")) if path.is_file() and not path.is_symlink()]
 NAMED = Source("file", "file")
 SETTINGS = {
     "default": Request(),
@@ -85,6 +85,15 @@ def never(*_: object) -> None:
     pytest.fail("the file was converted")
 
 
+@pytest.fixture
+def stamped(tmp_path: Path) -> Path:
+    """An object that was converted."""
+    path = tmp_path / "file.o"
+    path.write_bytes(OBJECT)
+    assert convert_one(path).status == "converted"
+    return path
+
+
 def test_a_change_of_rows_raises_the_revision() -> None:
     digest = hashlib.sha256("\n".join(rows_of_the_repository()).encode()).hexdigest()
     assert (max(REVISIONS), len(set(REVISIONS.values()))) == (REVISION, len(REVISIONS))
@@ -95,7 +104,10 @@ def test_a_change_of_rows_raises_the_revision() -> None:
 @pytest.mark.parametrize("source", [*FILES, *map(priced, [*MACHINE, *CORPUS[::60]])], ids=lambda path: path.name)
 def test_a_stamp_says_what_a_comparison_says(source: Path, asked: Request, tmp_path: Path) -> None:
     path = copied(source, tmp_path)
-    if convert_one(path, asked).status != "converted":
+    done = convert_one(path, asked)
+    if done.status != "converted":
+        # Files of testdata/converted have the section already; the kernel reads no objects.
+        assert done.status == "unchanged" or done.kind is ErrorKind.UNFIT, done
         return
     if not load(path).sections:
         assert up_to_date(asked, load(path), NAMED) is None
@@ -104,24 +116,19 @@ def test_a_stamp_says_what_a_comparison_says(source: Path, asked: Request, tmp_p
     assert quick == slow
 
 
-def test_nothing_is_converted_where_a_stamp_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "file.o"
-    path.write_bytes(OBJECT)
-    assert convert_one(path).status == "converted"
+def test_nothing_is_converted_where_a_stamp_fits(stamped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, copy = stamped, stamped.with_name("copy")
     before = path.stat().st_ino, path.read_bytes()
     monkeypatch.setattr(conversion, "convert_anew", never)
     for asked in (Request(), Request(only_checks=True)):
         assert convert_one(path, asked).status == "unchanged"
     assert (path.stat().st_ino, path.read_bytes()) == before
-    assert run("convert", path, "-o", tmp_path / "copy").status == 0
-    assert (tmp_path / "copy").read_bytes() == before[1]
+    assert run("convert", path, "-o", copy).status == 0
+    assert copy.read_bytes() == before[1]
 
 
-def test_other_requests_and_other_bytes_are_compared(tmp_path: Path) -> None:
-    path = tmp_path / "file.o"
-    path.write_bytes(OBJECT)
-    convert_one(path)
-    assert up_to_date(Request(), load(path), NAMED) is not None
+def test_other_requests_and_other_bytes_are_compared(stamped: Path) -> None:
+    assert up_to_date(Request(), load(stamped), NAMED) is not None
     others = (
         Request(Options(2)),
         Request(Options(level=1)),
@@ -134,8 +141,8 @@ def test_other_requests_and_other_bytes_are_compared(tmp_path: Path) -> None:
         Request(conditions=Conditions(is_strict=True)),
     )
     for asked in others:
-        assert up_to_date(asked, load(path), NAMED) is None, asked
-    data = path.read_bytes()
+        assert up_to_date(asked, load(stamped), NAMED) is None, asked
+    data = stamped.read_bytes()
     for at in range(64, len(data)):
         changed = bytearray(data)
         changed[at] ^= 1
@@ -143,15 +150,12 @@ def test_other_requests_and_other_bytes_are_compared(tmp_path: Path) -> None:
         assert stamp_of(image.data, key_of(Request(), image)) is None, at
 
 
-def test_another_revision_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "file.o"
-    path.write_bytes(OBJECT)
-    convert_one(path)
-    data = path.read_bytes()
+def test_another_revision_is_compared(stamped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = stamped.read_bytes()
     monkeypatch.setattr(stamps, "REVISION", REVISION + 1)
-    assert up_to_date(Request(), load(path), NAMED) is None
-    assert convert_one(path).status == "unchanged"
-    assert path.read_bytes() == data
+    assert up_to_date(Request(), load(stamped), NAMED) is None
+    assert convert_one(stamped).status == "unchanged"
+    assert stamped.read_bytes() == data
 
 
 def forged(data: bytes) -> bytes:
@@ -285,12 +289,9 @@ def test_a_file_of_an_earlier_release_is_stamped_when_it_is_written(tmp_path: Pa
     assert up_to_date(Request(Options(2)), load(path), NAMED) is not None
 
 
-def test_damaged_stamps_are_no_error(tmp_path: Path) -> None:
-    path = tmp_path / "file.o"
-    path.write_bytes(OBJECT)
-    convert_one(path)
-    data = path.read_bytes()
+def test_damaged_stamps_are_no_error(stamped: Path) -> None:
+    data = stamped.read_bytes()
     end = data.index(b"c2sstmp2")
     for size in (0, 1, 8, end, end + 1, 1 << 40, (1 << 64) - 1):
         changed = data[: end - 8] + size.to_bytes(8, "little") + data[end:]
-        assert stamp_of(changed, key_of(Request(), load(path))) is None
+        assert stamp_of(changed, key_of(Request(), load(stamped))) is None
