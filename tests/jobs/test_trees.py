@@ -107,19 +107,12 @@ def in_folder(folder: Path, data: bytes, request: Request = Request()) -> Outcom
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_skipped_in_a_folder(tmp_path: Path, name: str) -> None:
+def test_skipped_in_a_folder_and_not_when_named(tmp_path: Path, name: str) -> None:
     case = CASES[name]
     outcome = in_folder(tmp_path, case.data)
     assert (outcome.status, outcome.kind) == ("skipped", None)
     assert (outcome.skip_kind, outcome.reason) == (case.kind, case.reason)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_not_skipped_when_named(tmp_path: Path, name: str) -> None:
-    case = CASES[name]
-    path = tmp_path / "file"
-    path.write_bytes(case.data)
-    outcome = convert_one(path)
+    outcome = convert_one(tmp_path / "file")
     assert (outcome.status, outcome.kind) == ("converted" if case.named is None else "failed", case.named)
     assert outcome.skip_kind is None
 
