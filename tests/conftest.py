@@ -133,6 +133,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 @pytest.fixture
+def heeds_hangups() -> Iterator[None]:
+    """Programs that the test starts end on SIGHUP, also where `nohup` has started the tests."""
+    previous = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, previous)
+
+
+@pytest.fixture
 def mount() -> Iterator[Callable[..., Path]]:
     """Give a function that runs mount for a folder, with words, and returns the folder; at the end, unmount all."""
     made: list[Path] = []

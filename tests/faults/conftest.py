@@ -3,9 +3,7 @@
 
 import os
 import shutil
-import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,14 +12,6 @@ from tests.support.faults import Faults
 from tests.support.needs import need
 
 HERE = Path(__file__).resolve().parent
-
-
-@pytest.fixture(autouse=True)
-def _heed_interrupts() -> Iterator[None]:
-    """Processes that a shell starts in the background ignore SIGINT, and so do their children."""
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, previous)
 
 
 @pytest.fixture(scope="session")

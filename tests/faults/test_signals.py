@@ -27,7 +27,7 @@ from tests.support.faults import (
     wait_for,
 )
 
-pytestmark = pytest.mark.sampled
+pytestmark = [pytest.mark.sampled, pytest.mark.usefixtures("heeds_hangups")]
 
 ALL = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 MOMENTS = [f"{call}:{when}" for call in CALLS for when in ("before", "after")]

@@ -81,6 +81,7 @@ def test_an_interrupt(tmp_path: Path, jobs: int, number: signal.Signals, *, to_a
 
 
 @pytest.mark.sampled
+@pytest.mark.usefixtures("heeds_hangups")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_no_process_stays_when_size_is_interrupted(tmp_path: Path, number: signal.Signals) -> None:
     """Not even when the first process is killed: the others find their pipes closed."""
