@@ -37,7 +37,7 @@ takes 7 us for each byte of CFI.
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import count
 from operator import floordiv, sub
 from typing import Final, NamedTuple
@@ -72,17 +72,17 @@ def make_ranges(section: Section, arch: Arch) -> Section:
     users = _count_users(text, words, parser.parse(_shared(words.sizes, words.counts)))
     parsed = parser.parse(_shared(words.sizes, [max(user_count, 1) ** 2 for user_count in users]))
 
-    keys = [text.key(part.first, part.last) for part in parsed]
-    lists = dict(zip(keys, parsed, strict=True))
-    size = prices.record * sum([text.uses[part.first] for part in parsed])
-    size += sum([prices.attribute + text.size(part.first, part.last) for part in lists.values()])
+    keys = list(map(text.key, parsed.firsts, parsed.lasts))
+    lists = dict(zip(keys, zip(parsed.firsts, parsed.lasts, strict=True), strict=True))
+    size = prices.record * sum(map(text.uses.__getitem__, parsed.firsts))
+    size += sum([prices.attribute + text.size(first, last) for first, last in lists.values()])
     whole_size = prices.record * text.function_count
     whole_size += sum([prices.attribute + spelling.size for spelling in text.spellings])
     has_long = any(spelling.row_count > MAX_ROWS for spelling in text.spellings)
     if size >= (whole_size * 3 // 2 if has_long else whole_size):
         return section
-    bodies = {key: text.body(part.first, part.last) for key, part in lists.items()}
-    return _place(text, parsed, [bodies[key] for key in keys], section)
+    bodies = {key: text.body(first, last) for key, (first, last) in lists.items()}
+    return _place(text, parsed.firsts, [bodies[key] for key in keys], section)
 
 
 class _Words(NamedTuple):
@@ -123,12 +123,15 @@ def _find_words(text: Text, prices: _Prices) -> _Words:
     return words
 
 
-class _Range(NamedTuple):
-    """The segments `[first, last]`, and the index of the word that they are; None: the range has rows of its own."""
+class _Ranges(NamedTuple):
+    """The ranges of a text in order, as columns.
 
-    first: int
-    last: int
-    word: int | None
+    Range N has the segments `[firsts[N], lasts[N]]`, and they are the word `words[N]`; None: it has rows of its own.
+    """
+
+    firsts: list[int]
+    lasts: list[int]
+    words: list[int | None]
 
 
 class _RangeParser:
@@ -147,8 +150,8 @@ class _RangeParser:
         self._narrow = Sums(*[_shared(column, text.uses) for column in text.narrow])
         self._wide = Sums(*[_shared(column, text.uses) for column in text.wide])
 
-    def parse(self, word_prices: Sequence[int]) -> list[_Range]:
-        """Return the cheapest ranges, in order. One that is word N costs a record and `word_prices[N]`.
+    def parse(self, word_prices: Sequence[int]) -> _Ranges:
+        """Return the cheapest ranges. One that is word N costs a record and `word_prices[N]`.
 
         With a method for each of its three steps, the stage takes 1.3 times as long (libcrypto).
         """
@@ -157,13 +160,17 @@ class _RangeParser:
         narrow_opened, wide_opened = array("q"), array("q")
         record, attributes = self._record, self._attributes
         totals, firsts, chosen = [0], list[int](), list[int | None]()
+        cheapest = -1
         for last, ending in enumerate(self._words.ending):
             # Rows of its own with narrow starts, or a longer range with wide ones.
             narrow_opened.append(totals[last] - narrow_begins[last])
             wide_opened.append(totals[last] - wide_begins[last])
             bound = first_narrow[last]
-            opened = min(narrow_opened[bound:])
-            first, least = narrow_opened.index(opened, bound), opened + narrow_ends[last]
+            if cheapest < bound:
+                cheapest = narrow_opened.index(min(narrow_opened[bound:]), bound)
+            elif narrow_opened[last] < narrow_opened[cheapest]:
+                cheapest = last
+            first, least = cheapest, narrow_opened[cheapest] + narrow_ends[last]
             if first_wide[last] < bound:
                 opened = min(wide_opened[first_wide[last] : bound])
                 if opened + wide_ends[last] < least:
@@ -180,15 +187,18 @@ class _RangeParser:
             totals.append(least + record)
             firsts.append(first)
             chosen.append(word)
-        return list(_trace_back(firsts, chosen))[::-1]
+        lasts = _trace_back(firsts)
+        return _Ranges([firsts[last] for last in lasts], lasts, [chosen[last] for last in lasts])
 
 
-def _trace_back(firsts: Sequence[int], chosen: Sequence[int | None]) -> Iterator[_Range]:
-    """Yield the ranges, the last one first, given the best first segment and word of a range that ends with each."""
+def _trace_back(firsts: Sequence[int]) -> list[int]:
+    """Return the last segment of each range, in order, given the best first segment of a range that ends with each."""
+    lasts: list[int] = []
     end = len(firsts)
     while end:
-        yield _Range(firsts[end - 1], end - 1, chosen[end - 1])
+        lasts.append(end - 1)
         end = firsts[end - 1]
+    return lasts[::-1]
 
 
 def _shared(sizes: Sequence[int], uses: Sequence[int]) -> "array[int]":
@@ -196,20 +206,20 @@ def _shared(sizes: Sequence[int], uses: Sequence[int]) -> "array[int]":
     return array("q", map(floordiv, map(_BYTE.__mul__, sizes), uses))
 
 
-def _count_users(text: Text, words: _Words, parsed: Sequence[_Range]) -> list[int]:
+def _count_users(text: Text, words: _Words, parsed: _Ranges) -> list[int]:
     """Return the number of ranges of the section that have each word as their rows."""
     users = [0] * len(words.sizes)
-    for first, _, word in parsed:
+    for first, word in zip(parsed.firsts, parsed.words, strict=True):
         if word is not None:
             users[word] += text.uses[first]
     return users
 
 
-def _place(text: Text, parsed: Sequence[_Range], made: Sequence[FunctionBody], section: Section) -> Section:
-    """Return the section with the ranges parsed, whose bodies were made, wherever their stretches occur."""
-    offsets = [text.starts[part.first] for part in parsed]
-    index_of = dict(zip([part.first for part in parsed], count(), strict=False))
-    bounds = [*map(index_of.__getitem__, text.bounds[:-1]), len(parsed)]
+def _place(text: Text, firsts: Sequence[int], made: Sequence[FunctionBody], section: Section) -> Section:
+    """Return the section with the ranges that begin with some segments, and their bodies, wherever stretches occur."""
+    offsets = [text.starts[first] for first in firsts]
+    index_of = dict(zip(firsts, count(), strict=False))
+    bounds = [*map(index_of.__getitem__, text.bounds[:-1]), len(firsts)]
     starts: list[int] = []
     sizes: list[int] = []
     bodies: list[FunctionBody] = []
