@@ -80,23 +80,23 @@ def relocated(image: ElfImage, spans: Iterable[tuple[int, int]]) -> list[Referre
     wanted = united(spans)
     if wanted and has_packed_relocations(image):
         return [Referrer(wanted[0].start, wanted[0].start)]
-    hull = Span(wanted[0].start, wanted[-1].end) if wanted else Span(0, 0)
+    first, end = (wanted[0].start, wanted[-1].end) if wanted else (0, 0)
     stored = list[Referrer]()
     for table in dynamic_tables(image) if wanted else ():
-        stored += _compact(image, table.packed(), hull)
+        stored += _compact(image, list(table.packed()), Span(first, end))
         places, infos, addends = table.columns()
-        stored += [Referrer(place, place) for place in places if hull.start <= place < hull.end]
-        leading = [n for n, addend in enumerate(addends) if hull.start <= addend < hull.end]
+        stored += [Referrer(place, place) for place in places if first <= place < end]
+        leading = [n for n, addend in enumerate(addends) if first <= addend < end]
         stored += [
             Referrer(places[n], addends[n]) for n in leading if infos[n] & 0xFFFFFFFF == image.arch.relative_relocation
         ]
     return [referrer for referrer in stored if _is_in(wanted, referrer.target)]
 
 
-def _compact(image: ElfImage, packed: Iterable[tuple[int, int]], hull: Span) -> Iterator[Referrer]:
+def _compact(image: ElfImage, packed: Sequence[tuple[int, int]], hull: Span) -> Iterator[Referrer]:
     """Yield what `relocated` returns, for compact relocations (SHT_RELR): relocated words have the addends."""
     words = []
-    for load in image.loads:
+    for load in image.loads if packed else ():
         skipped = -load.vaddr % 8
         if load.flags & c.PF_W and load.file_size > skipped:
             data = image.bytes_at(load.vaddr + skipped, load.file_size - skipped) or b""
