@@ -9,7 +9,7 @@ first in the section. For stubs, instructions override the CFI.
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import chain, pairwise
-from operator import attrgetter
+from operator import add, itemgetter
 from typing import NamedTuple, cast
 
 from cfi2sframe.conversion.fates import Fate
@@ -35,12 +35,8 @@ class Ranges(NamedTuple):
     groups: Sequence[Sequence[FdeIndex]]
 
 
-class _Claim(NamedTuple):
-    """The range of an FDE."""
-
-    start: int
-    end: int
-    fde: FdeIndex
+#: The range `[start, end)` of an FDE.
+_Claim = tuple[int, int, FdeIndex]
 
 
 class Resolved(NamedTuple):
@@ -75,12 +71,14 @@ def resolve_overlaps(ranges: Ranges, not_code: Callable[[Sequence[int], Sequence
     `not_code(starts, ends)` returns the indices of the ranges that are not executable.
     """
     order = sorted(sorted(chain.from_iterable(ranges.groups)), key=ranges.starts.__getitem__)
-    claims = [_Claim(ranges.starts[fde], ranges.starts[fde] + ranges.sizes[fde], fde) for fde in order]
-    discarded = not_code([claim.start for claim in claims], [claim.end for claim in claims])
+    starts = list(map(ranges.starts.__getitem__, order))
+    ends = list(map(add, starts, map(ranges.sizes.__getitem__, order)))
+    claims = list(zip(starts, ends, order, strict=True))
+    discarded = not_code(starts, ends)
     dropped = {order[place]: Fate.DISCARDED for place in discarded}
     dropped |= {fde: Fate.EMPTY for start, end, fde in claims if start == end}
-    claims = [claim for claim in claims if claim.fde not in dropped] if dropped else claims
-    if all(claim.end <= following.start for claim, following in pairwise(claims)):
+    claims = [claim for claim in claims if claim[2] not in dropped] if dropped else claims
+    if all(end <= following for (_, end, _), (following, _, _) in pairwise(claims)):
         return Resolved(RangeMap(None, claims), dropped)
     ranks = {fde: rank for rank, group in enumerate(ranges.groups) for fde in group}
     owners: RangeMap[FdeIndex | None] = RangeMap(None, _sweep(claims, ranks))
@@ -96,7 +94,7 @@ def _fates_of_losers(
     """Return the fates of the FDEs that claim code and own none of it."""
     fates: dict[FdeIndex, Fate] = {}
     owning, seen = set(owners.values), set[tuple[int, int, int, int]]()
-    for start, end, fde in sorted(claims, key=attrgetter("fde")):
+    for start, end, fde in sorted(claims, key=itemgetter(2)):
         content = ranks[fde], start, end, programs[fde]
         if fde not in owning:
             others = [other for other in owners.within(start, end) if other is not None]
@@ -113,7 +111,7 @@ def _sweep(claims: Sequence[_Claim], ranks: Mapping[FdeIndex, int]) -> list[tupl
     owned: list[tuple[int, int, FdeIndex]] = []
     at = 0
     for edge, next_edge in pairwise(sorted({edge for start, end, _ in claims for edge in (start, end)})):
-        while at < len(claims) and claims[at].start == edge:
+        while at < len(claims) and claims[at][0] == edge:
             start, end, fde = claims[at]
             heappush(open_ranges, (ranks[fde], -start, fde, end))
             at += 1
