@@ -143,18 +143,15 @@ class Lowering:
         If the target cannot express some of the rows, those between them become bodies of their own.
         """
         runs = self._runs(table.states)
+        if len(runs) == 1 or not any(run.limit is None for run in runs):
+            return self._piece(runs[0], table.starts, cie)
         starts = tuple([table.starts[run.kept[0]] for run in runs])
-        pieces = tuple(
-            [
-                self._body(run, table.starts, cie) if run.limit is None else run.limit._replace(start_delta=start)
-                for run, start in zip(runs, starts, strict=True)
-            ]
-        )
-        is_in_parts = len(runs) > 1 and any(run.limit is None for run in runs)
-        return InParts(starts, pieces) if is_in_parts else pieces[0]
+        return InParts(starts, tuple([self._piece(run, table.starts, cie) for run in runs]))
 
-    def _body(self, run: _RowRun, row_starts: tuple[int, ...], cie: DwarfCie) -> FunctionBody:
+    def _piece(self, run: _RowRun, row_starts: tuple[int, ...], cie: DwarfCie) -> FunctionBody | Why:
         first = row_starts[run.kept[0]]
+        if run.limit is not None:
+            return run.limit._replace(start_delta=first)
         # Usually all rows are kept: then body and table share their starts.
         is_all = first == 0 and len(run.kept) == len(row_starts)
         starts = row_starts if is_all else tuple([row_starts[row] - first for row in run.kept])
