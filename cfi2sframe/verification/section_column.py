@@ -54,21 +54,23 @@ def section_column(section: Section, others: Sequence[int], number_of: Callable[
         return list(map(number_of, answers))
 
     @cache
-    def rows_of(body: FunctionBody) -> tuple[list[int], bool]:
-        """Return the answers of a body's states, and whether its rows are in force one after the other."""
+    def rows_of(body: FunctionBody) -> tuple[tuple[int, ...], list[int], bool]:
+        """Return the starts of a body's rows, their answers, and whether they are in force one after the other."""
         starts = body.starts
         is_plain = not body.repeat_size and starts[:1] == (0,) and all(map(lt, starts, starts[1:]))
-        return answers_of(body.attributes, body.states), is_plain
+        return starts, answers_of(body.attributes, body.states), is_plain
 
     ordered = section.ascending
     for start, end, body in zip(ordered.starts, function_ends(section), ordered.bodies, strict=True):
         if end <= start:
             continue
-        of_rows, is_plain = rows_of(body)
+        deltas, of_rows, is_plain = rows_of(body)
         if is_plain:
-            # Rows past the end never hold.
-            row_count = bisect_left(body.starts, end - start)
-            column.append([start + delta for delta in body.starts[:row_count]], of_rows[:row_count], end)
+            if deltas[-1] >= end - start:
+                # Rows past the end never hold.
+                row_count = bisect_left(deltas, end - start)
+                deltas, of_rows = deltas[:row_count], of_rows[:row_count]
+            column.append([start + delta for delta in deltas], of_rows, end)
             continue
         function = Function(start, end - start, body)
         (no_row,) = answers_of(body.attributes, (no_row_state(body, section.version),))

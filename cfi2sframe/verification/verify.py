@@ -157,8 +157,9 @@ def verify_section(image: ElfImage, entries: CfiEntries, section: Section, asked
         for start, end, claim, answer in unlike
         if (claim, answer) in problems
     ]
-    gaps = [Span(start, end) for start, end in padding.items()]
-    in_gaps = {Span(*m[:2]): holder_of(gaps, Span(*m[:2])) for m in mismatches if m.answer is None}
+    unanswered = [Span(m.start, m.end) for m in mismatches if m.answer is None]
+    gaps = [Span(start, end) for start, end in padding.items()] if unanswered else []
+    in_gaps = {span: holder_of(gaps, span) for span in unanswered}
     lacking = [m for m in mismatches if m.answer is None and in_gaps[Span(*m[:2])] is None]
     absent, left_out_count = _absences(lacking, fdes, stubs, limits, section)
     # Without sections, nothing tells whether padding after a PLT belongs to it.
