@@ -138,10 +138,14 @@ def truth_column(
     """
     column = RangeMap(0)
 
+    @cache
+    def claim_of(cie: DwarfCie, row: RowState, evidence: Evidence) -> int:
+        return numbers.of_claim(Claim(((cie, row),), evidence=evidence))
+
     # Few lists of rows are distinct.
     @cache
     def claims_of(cie: DwarfCie, states: tuple[RowState, ...], evidence: Evidence) -> list[int]:
-        return [numbers.of_claim(Claim(((cie, row),), evidence=evidence)) for row in states]
+        return [claim_of(cie, row, evidence) for row in states]
 
     program_of = entries.program_of
     evidence_of: dict[int, Evidence] = {
