@@ -178,5 +178,5 @@ def holder_of(spans: Sequence[Span], wanted: Span) -> Span | None:
 
 def touches(spans: Sequence[Span], wanted: Span) -> bool:
     """Return whether a span, of ascending ones that do not touch, has bytes in common with `wanted`."""
-    index = bisect_left(spans, Span(wanted.end, -1)) - 1
+    index = bisect_left(spans, Span(wanted.end, -ADDRESS_END)) - 1
     return index >= 0 and wanted.start < min(spans[index].end, wanted.end)

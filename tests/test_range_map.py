@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Final
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cfi2sframe.range_map import (
@@ -122,11 +122,13 @@ def test_sets_of_bytes(ours: list[Span], theirs: list[Span]) -> None:
     assert {a for a in ADDRESSES if a in bytes_of(ours)} == here
 
 
-@given(span_lists(), st.tuples(st.integers(0, 24), st.integers(0, 24)).map(sorted))
-def test_which_span_holds_another(spans: list[Span], edges: list[int]) -> None:
-    wanted, ascending = Span(*edges), united(spans)
-    inside = set(range(*wanted))
-    assert touches(ascending, wanted) == bool(inside & addresses_of(spans))
+@example([Span(4, 6)], [2, 4], 40)
+@given(span_lists(), st.tuples(st.integers(0, 24), st.integers(0, 24)).map(sorted), st.sampled_from([0, 12, 40]))
+def test_which_span_holds_another(spans: list[Span], edges: list[int], down: int) -> None:
+    """Also below 0, where spans may start and end."""
+    ascending = united((start - down, end - down) for start, end in spans)
+    wanted = Span(*(edge - down for edge in edges))
+    assert touches(ascending, wanted) == bool(set(range(*edges)) & addresses_of(spans))
     holders = [span for span in ascending if span.start <= wanted.start and wanted.end <= span.end]
     assert holder_of(ascending, wanted) == (holders[-1] if holders else None)
 
