@@ -70,7 +70,7 @@ def _report(error: Exception) -> None:
             reason = reason_of(error)
         except Exception:  # noqa: BLE001 - there is no memory for the reason
             reason = "out of memory"
-        sys.stderr.write(f"{_PROGRAM}: {reason}\n")
+        sys.stderr.write(f"{_PROGRAM}: error: {reason}\n")
         sys.stderr.flush()
     except Exception:  # noqa: BLE001, S110 - nobody can be told
         pass

@@ -54,7 +54,7 @@ def test_an_import_that_is_interrupted(tmp_path: Path, words: tuple[str, ...]) -
         assert (name, done.returncode, done.stdout, done.stderr) == (name, 130, "", "")
         done = start(tmp_path, words, name, "MemoryError")
         assert (name, done.returncode, done.stdout) == (name, 3, "")
-        assert done.stderr.startswith("cfi2sframe: ")
+        assert done.stderr.startswith("cfi2sframe: error: ")
         assert "out of memory" in done.stderr
         assert done.stderr.count("\n") == 1
 
