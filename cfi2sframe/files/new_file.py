@@ -58,6 +58,20 @@ def open_directory(path: str, stack: ExitStack) -> int:
     return descriptor
 
 
+def entries_of(targets: Sequence[str], stack: ExitStack) -> list[DirectoryEntry]:
+    """Open the directories of absolute resolved paths, each once, until the stack ends; return the names in them."""
+    directories = {path: open_directory(path, stack) for path in dict.fromkeys(map(os.path.dirname, targets))}
+    return [DirectoryEntry(directories[os.path.dirname(target)], os.path.basename(target)) for target in targets]
+
+
+def check_replaceable(entries: Sequence[DirectoryEntry]) -> None:
+    """Raise `OSError` where a file may not get another's name: in a sticky directory, after chattr +i or +a, etc."""
+    for entry in entries:
+        # A file is not removed by this call. The kernel says so after it has asked for the right to remove the name.
+        with suppress(NotADirectoryError):
+            os.rmdir(entry.name, dir_fd=entry.directory)
+
+
 class _UnlinkableError(Exception):
     """A file without a name cannot get one: the file system, or a policy, forbids that."""
 

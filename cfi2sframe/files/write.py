@@ -21,7 +21,9 @@ from cfi2sframe.elf.load import open_unfollowed, read_open, read_stream
 from cfi2sframe.errors import ChangedError, EmbedError, OutputError, UnfitError, naming_path, reason_of
 from cfi2sframe.files.new_file import (
     DirectoryEntry,
+    check_replaceable,
     create,
+    entries_of,
     give_names,
     named_if_need_be,
     open_directory,
@@ -118,6 +120,22 @@ def rewrite_file(
         return warnings
 
 
+def foresee_rewrite(targets: Sequence[str], source: InputFile | None, *, keeps_rights: bool = False) -> tuple[str, ...]:
+    """Return the warnings that `rewrite_file` would return, or raise its error, and leave everything as it is.
+
+    Not foreseen is what depends on the content, as the room that it needs.
+    """
+    with ExitStack() as stack:
+        entries = entries_of(targets, stack)
+        if source is None or not source.is_at(entries):
+            raise ChangedError(_CHANGED)
+        made = entries[0]._replace(name=temporary_name())
+        stack.callback(_take_back, [made])
+        with open(_create(made, targets[0])[0], "wb") as file:
+            check_replaceable(entries)
+            return _copy_rights(file.fileno(), source, replaces=True, keeps_rights=keeps_rights)
+
+
 def _write_copy(
     target: str, content: FileData, source: InputFile, check: Callable[[FileData], None] | None, *, keeps_rights: bool
 ) -> tuple[str, ...]:
@@ -150,18 +168,16 @@ def _new_file(
     `ChangedError` when the source or such a name has been changed.
     """
     with ExitStack() as stack:
-        directories = {path: open_directory(path, stack) for path in dict.fromkeys(map(os.path.dirname, targets))}
-        entries = [DirectoryEntry(directories[os.path.dirname(target)], os.path.basename(target)) for target in targets]
+        entries = entries_of(targets, stack)
         replaced = source if source is not None and source.is_at(entries) else None
         # Names are noted before they exist, so that an interrupt finds them.
         made = [entry._replace(name=temporary_name()) for entry in entries]
         stack.callback(_take_back, made)
-        try:
-            descriptor, is_named = create(made[0])
-        except PermissionError as error:
-            error.strerror = f"cannot create a file in {os.path.dirname(targets[0])}: {error.strerror}"
-            raise
+        descriptor, is_named = _create(made[0], targets[0])
         with open(descriptor, "wb") as file:
+            if replaced:
+                # Where no name may be removed, one that was made would stay.
+                check_replaceable(entries)
             _fill(file, content)
             if check is not None:
                 check(read_open(descriptor))
@@ -177,6 +193,15 @@ def _new_file(
                 for old, entry in zip(made, entries, strict=True):
                     os.replace(old.name, entry.name, src_dir_fd=old.directory, dst_dir_fd=entry.directory)
                 made.clear()
+
+
+def _create(made: DirectoryEntry, target: str) -> tuple[int, bool]:
+    """Create a file as `create` does; an error names the directory."""
+    try:
+        return create(made)
+    except PermissionError as error:
+        error.strerror = f"cannot create a file in {os.path.dirname(target)}: {error.strerror}"
+        raise
 
 
 def _take_back(made: Sequence[DirectoryEntry]) -> None:

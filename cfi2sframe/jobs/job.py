@@ -4,11 +4,9 @@
 Only `Job.make` knows the request.
 """
 
-import errno
 import gc
 import os
-import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from typing import Final, NamedTuple
 
@@ -30,7 +28,7 @@ from cfi2sframe.errors import (
     reason_of,
 )
 from cfi2sframe.files.source import Source
-from cfi2sframe.files.write import InputFile, open_input, rewrite_file, write_output
+from cfi2sframe.files.write import InputFile, foresee_rewrite, open_input, rewrite_file, write_output
 from cfi2sframe.jobs.records import Note, Outcome, Product, SkipKind
 from cfi2sframe.process.guard import limited
 
@@ -172,10 +170,11 @@ def _write(job: Job, image: ElfImage, file: InputFile | None, product: Product) 
         content = image.data if content is None else content
         return write_output(job.output, content, source=file, is_copy=is_copy, keeps_rights=kept, check=check)
     if product.outcome.status in ("would convert", "would remove"):
-        _check_writable(targets)
-    if content is None:
+        warnings = foresee_rewrite(targets, file, keeps_rights=kept)
+    elif content is None:
         return ()
-    warnings = rewrite_file(targets, content, file, keeps_rights=kept, check=check)
+    else:
+        warnings = rewrite_file(targets, content, file, keeps_rights=kept, check=check)
     count = 0 if file is None else file.status.st_nlink - len(targets)
     if count > 0:
         names = "1 other hard link keeps" if count == 1 else f"{count:,} other hard links keep"
@@ -189,19 +188,6 @@ def _is_at(output: str, file: InputFile | None) -> bool:
         return file is not None and os.path.samestat(os.stat(output), file.status)
     except OSError:
         return False
-
-
-def _check_writable(targets: Iterable[str]) -> None:
-    """Raise `OSError` unless the new file can be made in each directory of the file, and replace it."""
-    for target in targets:
-        folder = os.path.dirname(target)
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, f"cannot create a file in {folder}: {os.strerror(errno.EACCES)}")
-        status = os.stat(folder)
-        owners = (0, status.st_uid, os.lstat(target).st_uid)
-        if status.st_mode & stat.S_ISVTX and os.geteuid() not in owners:
-            # As in /tmp: others may add files, and replace none.
-            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
 
 def _failed(job: Job, error: Exception, noted: Outcome) -> Outcome:

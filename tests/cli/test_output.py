@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.support.cli import PROGRAM, ROOT, SECTION, run, run_process
-from tests.support.needs import open_terminal
+from tests.support.needs import attempt, need, open_terminal
 
 OBJECT = ROOT / "testdata/golden/amd64-push-rbp.o"
 
@@ -126,6 +126,30 @@ def test_a_file_of_another_user_in_a_sticky_directory(option: str, request: pyte
     """Anybody can create a file there, and not replace this one."""
     _, done = run_without_rights(request, 0o1777, option, "in.o")
     assert "in.o: error: Operation not permitted" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without rights")
+@pytest.mark.parametrize("option", ["--in-place", "--check"])
+def test_a_file_whose_owner_cannot_be_kept(option: str, request: pytest.FixtureRequest) -> None:
+    _, done = run_without_rights(request, 0o777, option, "--keep-rights", "in.o")
+    assert "in.o: error: --keep-rights: cannot keep owner\n" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files immutable")
+@pytest.mark.parametrize("words", ["+i in.o", "+a in.o", "+i .", "+a ."])
+def test_what_chattr_protects_stays_and_a_check_says_so(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No new name is left in a directory in which none can be removed."""
+    monkeypatch.chdir(tmp_path)
+    Path("in.o").write_bytes(OBJECT.read_bytes())
+    if attempt(need("chattr"), *words.split()).status:
+        pytest.skip(f"no chattr on the file system of {tmp_path}")
+    done = [run(option, "in.o") for option in ("--in-place", "--check")]
+    left = os.listdir()
+    attempt("chattr", *words.replace("+", "-").split())
+    assert all(result.failed(3, "in.o") for result in done)
+    assert (left, Path("in.o").read_bytes()) == (["in.o"], OBJECT.read_bytes())
 
 
 def test_raw_bytes_do_not_go_to_a_terminal(good: Path) -> None:

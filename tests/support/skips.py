@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+from tests.support.needs import attempt
 from tests.support.oracle.tools import tool_version
 from tests.support.placing.embedded import is_converted
 
@@ -104,6 +105,10 @@ ALLOWED: Final = (
     Allowed(
         "tests/contrib/test_recipes.py::*", "no semaphores *", "both",
         "a /dev/shm that can be written", lambda: not os.access("/dev/shm", os.W_OK),  # noqa: S108 - Linux has semaphores there
+    ),
+    Allowed(
+        "tests/cli/*", "no chattr on *", "both", "file attributes",
+        lambda: attempt("lsattr", "-d", tempfile.gettempdir()).status != 0,
     ),
     Allowed("*", "no ld.gold: *", "both", "gold, which Debian 13 dropped", lambda: shutil.which("ld.gold") is None),
     Allowed("tests/trace/test_perf.py::*", "perf cannot record here: *", "both", "the right to record", _cannot_record),
