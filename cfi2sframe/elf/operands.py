@@ -40,6 +40,22 @@ _PAGE_SIZE: Final = 1 << _PAGE_BITS
 #: PRFM (immediate), and the bit of vector registers.
 _PRFM: Final = 0xF9800000
 _SIMD: Final = 1 << 26
+#: Instructions that write no general register but that of the lowest 5 bits, or none: a mask, its bits, and the places
+#: of the registers that are read (Arm Architecture Reference Manual, C4.1). Any other may read what any place names.
+_READING: Final = (
+    (0x1F000000, 0x10000000, ()),  # ADR, ADRP
+    (0x3F800000, 0x12800000, ()),  # MOVN, MOVZ
+    (0x1F800000, 0x11000000, (5,)),  # ADD, SUB of a number
+    (0x1F800000, 0x12000000, (5,)),  # AND, ORR, EOR with a number
+    (0x1E000000, 0x0A000000, (5, 16)),  # the same of two registers, so MOV and CMP
+    (0x3FC00000, 0x39000000, (0, 5)),  # STR, STRB, STRH
+    (0x3FC00000, 0x39400000, (5,)),  # LDR, LDRB, LDRH
+    (0xBF800000, 0x39800000, (5,)),  # LDRSB, LDRSH
+    (0xFF800000, 0xB9800000, (5,)),  # LDRSW
+    (0x3E400000, 0x28000000, (0, 5, 10)),  # STP
+    (0x3E400000, 0x28400000, (5, 10)),  # LDP, whose second register does not count as written
+    (0xFFFFFF1F, 0xD503231F, ()),  # PACIASP, AUTIASP: they sign the return address
+)
 #: MOVZ and MOVK of bits 16 to 31, without register and number; how far (bytes) from that of the bits below they may be.
 _MOVES: Final = frozenset({0x52A00000, 0x72A00000, 0xD2A00000, 0xF2A00000})
 _MOVES_REACH: Final = 64
@@ -166,22 +182,29 @@ def _added_to(register: int, data: bytes) -> list[int] | None:
     """
     offsets = []
     for (word,) in _WORD.iter_unpack(data[: len(data) // 4 * 4]):
-        is_branch = word >> 26 & 7 == 5
+        if _is_of_vectors(word):
+            continue
         number, base, target = word >> 10 & 0xFFF, word >> 5 & 31, word & 31
         is_add = word & 0x7FC00000 == 0x11000000
         # Loads and stores with an unsigned offset, which counts units of the size; 16 bytes are an exception.
         is_memory = word & 0x3B000000 == 0x39000000 and word & 0xFFC00000 != _PRFM
-        is_load = is_memory and not word & _SIMD and bool(word & 0xC00000)
-        fields = {base, target} if is_add or is_memory else {target, base, word >> 10 & 31, word >> 16 & 31}
-        if register not in fields and not is_branch:
-            continue
-        is_store_of_it = is_memory and target == register and not is_load and not word & _SIMD
-        if base != register or is_store_of_it or not (is_add or is_memory):
-            return None
-        offsets.append(number if is_add else number << (4 if word & 0xC4800000 == 0x04800000 else word >> 30))
-        if target == register and (is_add or is_load):
+        is_store_of_it = is_memory and target == register and not word & (_SIMD | 0xC00000)
+        reading = next((places for mask, bits, places in _READING if word & mask == bits), None)
+        if base == register and (is_add or is_memory) and not is_store_of_it:
+            offsets.append(number if is_add else number << (4 if word & 0xC4800000 == 0x04800000 else word >> 30))
+        else:
+            is_branch = word >> 26 & 7 == 5 and reading is None
+            places = reading if reading is not None else (0, 5) if is_memory else (0, 5, 10, 16)
+            if is_branch or register in [word >> place & 31 for place in places]:
+                return None
+        if target == register and reading is not None:
             return offsets
     return None
+
+
+def _is_of_vectors(word: int) -> bool:
+    """Return whether an instruction computes with vectors only; of those, copies name general registers."""
+    return word & 0x9E000000 == 0x0E000000 and word & 0x9FE08400 != 0x0E000400
 
 
 def _moves(data: bytes, vaddr: int, span: Span) -> Iterator[tuple[int, int]]:

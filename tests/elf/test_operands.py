@@ -2,8 +2,10 @@
 """Which numbers are operands of AMD64, and what AArch64's pairs of instructions lead to."""
 
 import struct
+from collections.abc import Iterator
 from typing import Final
 
+import capstone
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from cfi2sframe import load
 from cfi2sframe.abi import AARCH64_LE, AMD64
 from cfi2sframe.constants import elf as c
-from cfi2sframe.elf.operands import distances
+from cfi2sframe.elf.operands import _READING, _is_of_vectors, distances
 from cfi2sframe.elf.referrers import Referrer
 from cfi2sframe.range_map import Span
 from tests.support.elf.elf_asm import Section, Segment
@@ -107,6 +109,20 @@ ADD: Final = 0x91000063 | READ_VADDR << 10
         ((0xB9400063 | 0x240 << 10,), False),  # ldr w3, [x3, 0x900]
         ((0xB9400063 | (READ_VADDR + 8) // 4 << 10,), True),
         ((0x3DC00063 | READ_VADDR // 16 << 10, 0x91000063 | 0x900 << 10), True),  # ldr q3
+        # Another value is in the register; numbers look like registers.
+        ((0xD2800064, 0xD2800003), False),  # mov x4, 3; mov x3, 0
+        ((0xA90353F3, 0xD503233F, 0xAA0403E3), False),  # stp x19, x20, [sp, 48]; paciasp; mov x3, x4
+        ((0x4F000C83, 0x910183E3), False),  # movi v3.4s, 0x4, whose bits look like x3; add x3, sp, 0x60
+        ((0x4E083C63, ADD), True),  # mov x3, v3.d[0]
+        ((0x4E080C63, 0x910183E3), True),  # dup v3.2d, x3
+        ((0x294313E2, 0x910183E3), False),  # ldp w2, w4, [sp, 24]
+        ((0x910183E3,), False),  # add x3, sp, 0x60
+        ((0x90000003,), False),  # adrp x3
+        ((0xF9400443,), False),  # ldr x3, [x2, 8]
+        ((0x3DC00443, ADD), True),  # ldr q3, [x2, 16]
+        ((0xF9800443, ADD), True),  # prfm 3, [x2, 8]
+        ((0xFA440043, ADD), True),  # ccmp x2, x4, 3, eq
+        ((0xF2800003, ADD), True),  # movk x3, 0
     ],
 )
 def test_a_page_and_what_is_added_to_it(after: tuple[int, ...], *, is_found: bool) -> None:
@@ -116,6 +132,39 @@ def test_a_page_and_what_is_added_to_it(after: tuple[int, ...], *, is_found: boo
     assert [each.vaddr for each in found] == [TEXT_VADDR + 4] * is_found
     # The page after what is asked for
     assert not referrers(load(file_of(AARCH64_LE, words(adrp(TEXT_VADDR, 0x5000), *after))), [(0x4FF0, 0x4FFF)])
+
+
+def decoded(mask: int, bits: int) -> Iterator[tuple[int, str, set[int], set[int]]]:
+    """Yield instructions in which a mask has these bits, and the general registers that capstone says they access."""
+    disassembler = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
+    disassembler.detail = True
+    numbers = {f"{size}{number}": number for size in "xw" for number in range(31)} | {"fp": 29, "lr": 30}
+    for number in range(0, 1 << 32, 65_537 * 21 | 1):
+        word = number & ~mask | bits
+        for each in disassembler.disasm(struct.pack("<I", word), 0):
+            # It takes the results of comparisons, and of ADDS, for operands.
+            if each.mnemonic not in ("adds", "cmp", "cmn", "tst"):
+                names = ([each.reg_name(one) for one in some] for some in each.regs_access())
+                read, written = ({numbers[name] for name in some if name in numbers} for some in names)
+                yield word, each.mnemonic, read, written
+
+
+@pytest.mark.parametrize(("mask", "bits", "places"), _READING)
+def test_which_registers_an_instruction_reads(mask: int, bits: int, places: tuple[int, ...]) -> None:
+    count = 0
+    for word, name, read, written in decoded(mask, bits):
+        named, lowest, count = {word >> place & 31 for place in places}, word & 31, count + 1
+        assert read <= named | {30}, (name, hex(word))
+        assert written - named in ({lowest} - {31} - named, {30}), (name, hex(word))
+    assert count > 100
+
+
+def test_which_instructions_have_vectors_only() -> None:
+    found = [
+        (name, read | written) for word, name, read, written in decoded(0x1E000000, 0x0E000000) if _is_of_vectors(word)
+    ]
+    assert len(found) > 500
+    assert not [name for name, registers in found if registers]
 
 
 @pytest.mark.parametrize("distance", [0, 60, 64, 68])

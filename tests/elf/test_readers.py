@@ -185,6 +185,18 @@ def test_a_program_that_does_not_read_it(compiler: str, options: tuple[str, ...]
     assert not is_read(tmp_path / "program")
 
 
+@pytest.mark.parametrize("options", [("-O0",), ("-O2",), ("-O2", *FIXED), ("-O2", "-mbranch-protection=standard")])
+def test_an_ordinary_program_reads_data_on_the_page_of_its_notes(options: tuple[str, ...], tmp_path: Path) -> None:
+    """Small programs of AArch64 have all of their constants there: what is added to ADRP tells them from notes."""
+    compile_, run = compiler_of("aarch64")
+    source, program = SOURCE.parents[1] / "placing/programs/plain.c", tmp_path / "program"
+    assert attempt(*compile_, *options, "-o", program, source).status == 0
+    assert attempt(*run, program).out == "789 7 4999\n"
+    image = load(program)
+    (note,) = image.sections_named(".note.gnu.build-id")
+    assert not referrers(image, [(note.vaddr, note.end_vaddr)])
+
+
 MODELS: Final = {"aarch64": ("small", "tiny", "large"), "s390x": ()}
 
 
