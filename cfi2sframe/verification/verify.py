@@ -281,7 +281,7 @@ def _extra(mismatches: Sequence[_Mismatch], section: Section) -> Iterator[Differ
     starts = section.ascending.starts
     for _, group in groupby(mismatches, key=lambda mismatch: bisect_right(starts, mismatch.start)):
         for start, end in united(mismatch[:2] for mismatch in group):
-            yield Difference("extra", start, f"no CFI for {end - start} bytes of a function")
+            yield Difference("extra", start, f"no CFI for {counted(end - start, 'byte')} of a function")
 
 
 class _Limits:
@@ -371,7 +371,7 @@ def _absences(
             wanted.update(candidates)
     functions = list(map(Span, section.ascending.starts, function_ends(section))) if absent else []
     missing = [
-        Difference("missing", start, f"no SFrame FDE for {end - start} bytes of PLT stubs")
+        Difference("missing", start, f"no SFrame FDE for {counted(end - start, 'byte')} of PLT stubs")
         for start, end in united(bare)
     ]
     left_out_count = 0

@@ -193,7 +193,7 @@ def test_the_first_and_the_last_addresses() -> None:
     other = linked(AMD64, push_fp(AMD64))
     functions = (RawFunction(0, 1), PUSH, function._replace(size=0x20))
     assert [d for d in check(other, RawSection(functions)).differences if d.kind != "invariant"] == [
-        Difference("extra", 0, "no CFI for 1 bytes of a function"),
+        Difference("extra", 0, "no CFI for 1 byte of a function"),
         Difference("extra", vaddr, "no CFI for 16 bytes of a function"),
     ]
 
