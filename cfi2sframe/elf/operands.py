@@ -40,6 +40,17 @@ _PAGE_SIZE: Final = 1 << _PAGE_BITS
 #: PRFM (immediate), and the bit of vector registers.
 _PRFM: Final = 0xF9800000
 _SIMD: Final = 1 << 26
+#: A stub of a PLT: ADRP and LDR of X17 by X16, ADD, BR X17; with BTI and AUTIA1716. It leads to another file's code,
+#: which is called as the ABI says: registers below X19 do not outlive the call (AAPCS64, 6.1.1).
+_STUB: Final = re.compile(
+    rb"(?:\x5f\x24\x03\xd5)?[\x10\x30\x50\x70\x90\xb0\xd0\xf0]..[\x90\xb0\xd0\xf0]\x11..\xf9.{4}"
+    rb"(?:\x9f\x21\x03\xd5)?\x20\x02\x1f\xd6",
+    re.DOTALL,
+)
+_STUB_SIZE: Final = 24
+_FIRST_SAVED: Final = 19
+#: The upper 6 bits of BL.
+_CALL: Final = 0x25
 #: Instructions that write no general register but that of the lowest 5 bits, or none: a mask, its bits, and the places
 #: of the registers that are read (Arm Architecture Reference Manual, C4.1). Any other may read what any place names.
 _READING: Final = (
@@ -149,7 +160,9 @@ class Amd64Code:
         return open_disassembler(AMD64_DISASSEMBLER, "what code refers to is found")
 
 
-def aarch64_operands(data: bytes, vaddr: int, span: Span, *, is_fixed: bool) -> Iterator[tuple[int, int]]:
+def aarch64_operands(
+    image: ElfImage, data: bytes, vaddr: int, span: Span, *, is_fixed: bool
+) -> Iterator[tuple[int, int]]:
     """Yield ADR, LDR (literal), ADRP and, at fixed addresses, MOVZ and MOVK. Instructions are little-endian.
 
     Bits 8 to 23 of the first three are bits 5 to 20 of the distance.
@@ -166,7 +179,7 @@ def aarch64_operands(data: bytes, vaddr: int, span: Span, *, is_fixed: bool) -> 
         pages = (word >> 5 & 0x7FFFF) << 2 | word >> 29 & 3
         page = (vaddr + at >> _PAGE_BITS) + (pages ^ 0x100000) - 0x100000 << _PAGE_BITS
         if page < span.end and span.start < page + _PAGE_SIZE:
-            offsets = _added_to(word & 31, data[at + 4 :])
+            offsets = _added_to(word & 31, image, data[at + 4 :], vaddr + at + 4)
             if offsets is None:
                 yield vaddr + at, max(page, span.start)
             else:
@@ -175,14 +188,19 @@ def aarch64_operands(data: bytes, vaddr: int, span: Span, *, is_fixed: bool) -> 
         yield from _moves(data, vaddr, span)
 
 
-def _added_to(register: int, data: bytes) -> list[int] | None:
+def _added_to(register: int, image: ElfImage, data: bytes, vaddr: int) -> list[int] | None:
     """Return what the next instructions add to a register that has the address of a page.
 
     None unless one of them overwrites the register before anything else may read it: what is added may be elsewhere.
     """
-    offsets = []
-    for (word,) in _WORD.iter_unpack(data[: len(data) // 4 * 4]):
+    offsets: list[int] = []
+    for place, (word,) in enumerate(_WORD.iter_unpack(data[: len(data) // 4 * 4])):
         if _is_of_vectors(word):
+            continue
+        if word >> 26 == _CALL and _STUB.match(image.bytes_at(_called(vaddr + 4 * place, word), _STUB_SIZE) or b""):
+            if register < _FIRST_SAVED:
+                # It may be an argument.
+                return [*offsets, 0]
             continue
         number, base, target = word >> 10 & 0xFFF, word >> 5 & 31, word & 31
         is_add = word & 0x7FC00000 == 0x11000000
@@ -200,6 +218,11 @@ def _added_to(register: int, data: bytes) -> list[int] | None:
         if target == register and reading is not None:
             return offsets
     return None
+
+
+def _called(vaddr: int, word: int) -> int:
+    """Return the address that BL calls."""
+    return vaddr + 4 * ((word & 0x3FFFFFF ^ 1 << 25) - (1 << 25))
 
 
 def _is_of_vectors(word: int) -> bool:

@@ -217,7 +217,7 @@ class _ReferrerSearch:
             if self.image.arch.elf_machine == c.EM_X86_64:
                 operands = self.amd64.operands(data, vaddr, span)
             elif self.image.arch.elf_machine == c.EM_AARCH64:
-                operands = aarch64_operands(data, vaddr, span, is_fixed=self.is_fixed)
+                operands = aarch64_operands(self.image, data, vaddr, span, is_fixed=self.is_fixed)
             else:
                 operands = s390x_operands(data, vaddr, span)
             yield from (Referrer(place, target) for place, target in operands)

@@ -134,6 +134,29 @@ def test_a_page_and_what_is_added_to_it(after: tuple[int, ...], *, is_found: boo
     assert not referrers(load(file_of(AARCH64_LE, words(adrp(TEXT_VADDR, 0x5000), *after))), [(0x4FF0, 0x4FFF)])
 
 
+#: adrp x16; ldr x17, [x16, 8]; add x16, x16, 8; br x17
+PLT_STUB: Final = (0x90000010, 0xF9400611, 0x91002210, 0xD61F0220)
+
+
+@pytest.mark.parametrize(
+    ("register", "after", "called", "is_found"),
+    [
+        (3, ADD, (0xD503245F, *PLT_STUB), False),  # the call may overwrite x3
+        (3, ADD, (*PLT_STUB[:3], 0xD503219F, PLT_STUB[3]), False),
+        (3, ADD, (ADD, 0xD65F03C0), True),  # what it calls knows the page
+        (3, ADD, (0x91002063, *PLT_STUB[1:]), True),
+        (19, 0x91000273 | 0x900 << 10, PLT_STUB, False),  # the call keeps x19; another datum
+        (19, 0x91000273 | (READ_VADDR & 0xFFF) << 10, PLT_STUB, True),
+        (19, 0x91000273 | 0x900 << 10, (0xD65F03C0,), True),
+    ],
+)
+def test_a_page_and_a_call(register: int, after: int, called: tuple[int, ...], *, is_found: bool) -> None:
+    """Code of another file knows nothing of the page."""
+    code = words(adrp(TEXT_VADDR, READ_VADDR, register), 0x94000002, after, *called, *[MOVE] * 4)
+    found = referrers(load(file_of(AARCH64_LE, code)), SPANS)
+    assert [each.vaddr for each in found] == [TEXT_VADDR] * is_found
+
+
 def decoded(mask: int, bits: int) -> Iterator[tuple[int, str, set[int], set[int]]]:
     """Yield instructions in which a mask has these bits, and the general registers that capstone says they access."""
     disassembler = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
