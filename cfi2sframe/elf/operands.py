@@ -40,8 +40,8 @@ _PAGE_SIZE: Final = 1 << _PAGE_BITS
 #: PRFM (immediate), and the bit of vector registers.
 _PRFM: Final = 0xF9800000
 _SIMD: Final = 1 << 26
-#: A stub of a PLT: ADRP and LDR of X17 by X16, ADD, BR X17; with BTI and AUTIA1716. It leads to another file's code,
-#: which is called as the ABI says: registers below X19 do not outlive the call (AAPCS64, 6.1.1).
+#: A stub of a PLT: ADRP and LDR of X17 by X16, ADD, BR X17; with BTI and AUTIA1716. Functions that other files have, or
+#: may replace, are called by it, so as the ABI says: registers below X19 do not outlive the call (AAPCS64, 6.1.1).
 _STUB: Final = re.compile(
     rb"(?:\x5f\x24\x03\xd5)?[\x10\x30\x50\x70\x90\xb0\xd0\xf0]..[\x90\xb0\xd0\xf0]\x11..\xf9.{4}"
     rb"(?:\x9f\x21\x03\xd5)?\x20\x02\x1f\xd6",
@@ -201,6 +201,9 @@ def _added_to(register: int, image: ElfImage, data: bytes, vaddr: int) -> list[i
             if register < _FIRST_SAVED:
                 # It may be an argument.
                 return [*offsets, 0]
+            if not image.sections or any(image.sections_named(".gcc_except_table")):
+                # A handler of exceptions finds the register as it was.
+                return None
             continue
         number, base, target = word >> 10 & 0xFFF, word >> 5 & 31, word & 31
         is_add = word & 0x7FC00000 == 0x11000000

@@ -151,10 +151,12 @@ PLT_STUB: Final = (0x90000010, 0xF9400611, 0x91002210, 0xD61F0220)
     ],
 )
 def test_a_page_and_a_call(register: int, after: int, called: tuple[int, ...], *, is_found: bool) -> None:
-    """Code of another file knows nothing of the page."""
+    """Code of another file knows nothing of the page; but after a call, a handler of exceptions may."""
     code = words(adrp(TEXT_VADDR, READ_VADDR, register), 0x94000002, after, *called, *[MOVE] * 4)
     found = referrers(load(file_of(AARCH64_LE, code)), SPANS)
     assert [each.vaddr for each in found] == [TEXT_VADDR] * is_found
+    handlers = Section(".gcc_except_table", bytes(8), flags=c.SHF_ALLOC, addr=TEXT_VADDR + 0x100)
+    assert bool(referrers(load(file_of(AARCH64_LE, code, more=(handlers,))), SPANS)) == (is_found or register == 19)
 
 
 def decoded(mask: int, bits: int) -> Iterator[tuple[int, str, set[int], set[int]]]:
