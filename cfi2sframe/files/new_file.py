@@ -65,11 +65,19 @@ def entries_of(targets: Sequence[str], stack: ExitStack) -> list[DirectoryEntry]
 
 
 def check_replaceable(entries: Sequence[DirectoryEntry]) -> None:
-    """Raise `OSError` where a file may not get another's name: in a sticky directory, after chattr +i or +a, etc."""
+    """Raise `OSError` where a file may not get another's name: in a sticky directory, after chattr +i or +a, etc.
+
+    That the first directory cannot be written is left to `create`.
+    """
     for entry in entries:
         # A file is not removed by this call. The kernel says so after it has asked for the right to remove the name.
-        with suppress(NotADirectoryError):
+        try:
             os.rmdir(entry.name, dir_fd=entry.directory)
+        except NotADirectoryError:
+            continue
+        except PermissionError as error:
+            if error.errno != errno.EACCES or entry.directory != entries[0].directory:
+                raise
 
 
 class _UnlinkableError(Exception):

@@ -131,8 +131,8 @@ def foresee_rewrite(targets: Sequence[str], source: InputFile | None, *, keeps_r
             raise ChangedError(_CHANGED)
         made = entries[0]._replace(name=temporary_name())
         stack.callback(_take_back, [made])
+        check_replaceable(entries)
         with open(_create(made, targets[0])[0], "wb") as file:
-            check_replaceable(entries)
             return _copy_rights(file.fileno(), source, replaces=True, keeps_rights=keeps_rights)
 
 
@@ -173,11 +173,11 @@ def _new_file(
         # Names are noted before they exist, so that an interrupt finds them.
         made = [entry._replace(name=temporary_name()) for entry in entries]
         stack.callback(_take_back, made)
+        if replaced:
+            # Where no name may be removed, one that is made would stay.
+            check_replaceable(entries)
         descriptor, is_named = _create(made[0], targets[0])
         with open(descriptor, "wb") as file:
-            if replaced:
-                # Where no name may be removed, one that was made would stay.
-                check_replaceable(entries)
             _fill(file, content)
             if check is not None:
                 check(read_open(descriptor))

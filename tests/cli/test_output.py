@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from cfi2sframe.files import new_file
 from tests.support.cli import PROGRAM, ROOT, SECTION, run, run_process
 from tests.support.needs import attempt, need, open_terminal
 
@@ -137,11 +138,13 @@ def test_a_file_whose_owner_cannot_be_kept(option: str, request: pytest.FixtureR
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files immutable")
 @pytest.mark.parametrize("words", ["+i in.o", "+a in.o", "+i .", "+a ."])
+@pytest.mark.parametrize("is_named", [True, False])
 def test_what_chattr_protects_stays_and_a_check_says_so(
-    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_named: bool
 ) -> None:
     """No new name is left in a directory in which none can be removed."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(new_file._Unnamed, "works", not is_named)
     Path("in.o").write_bytes(OBJECT.read_bytes())
     if attempt(need("chattr"), *words.split()).status:
         pytest.skip(f"no chattr on the file system of {tmp_path}")
