@@ -70,7 +70,7 @@ def check_replaceable(entries: Sequence[DirectoryEntry]) -> None:
     That the first directory cannot be written is left to `create`.
     """
     for entry in entries:
-        # A file is not removed by this call. The kernel says so after it has asked for the right to remove the name.
+        # rmdir(2) removes no file, and says ENOTDIR only after the kernel has checked that the name may be removed.
         try:
             os.rmdir(entry.name, dir_fd=entry.directory)
         except NotADirectoryError:

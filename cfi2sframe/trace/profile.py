@@ -112,7 +112,7 @@ class Profile:
         first, last = self._times or (0, 0)
         samples, processes = counted(self.sample_count, "sample"), len(self._pids)
         notes = (
-            (self.without_stack_count, "{:,} without a user stack (threads of the kernel, events that record none)"),
+            (self.without_stack_count, "{:,} without a user stack (of kernel threads, or of events that record none)"),
             (self.other_class_count, "{:,} of 32-bit programs, which are not walked"),
             (self.recording.lost_count, "records lost for lack of room: {:,}"),
             (not self.recording.has_build_ids, "no build-ids were recorded: files are taken for those that ran"),

@@ -227,7 +227,7 @@ def test_the_account_has_every_sample_once(path: str, store: FileStore) -> None:
     assert {(end.kind, number) for end, number in profile.ends.items()} == {("unreadable-memory", 1), ("no-module", 1)}
     assert recording.lost_count == 9
     assert str(profile).splitlines()[1:4:2] == [
-        "1 without a user stack (threads of the kernel, events that record none)",
+        "1 without a user stack (of kernel threads, or of events that record none)",
         "records lost for lack of room: 9",
     ]
     assert sum(profile.stacks.values()) == 4
