@@ -16,7 +16,6 @@ from cfi2sframe.why import Reason
 from tests.support.needs import need
 from tests.support.oracle import known_wrong
 from tests.support.oracle.gas import Pair, assemble, functions_of, pair_of, problems_of
-from tests.support.oracle.readelf_sframe import check_printed, printed
 from tests.support.oracle.targets import TARGETS
 from tests.support.oracle.tools import BinutilsVersion, Target, find_binutils
 
@@ -64,8 +63,6 @@ CASES: Final = [(key, name) for key, assembler in ASSEMBLERS.items() for name in
 AT_THE_CFA: Final = "signal-frame.s"
 #: In how many sources an assembler leaves out a function that this project describes; a newer one may describe more.
 FEWEST_KEPT: Final = {"amd64-2.40": 7, "amd64-2.44": 7, "amd64-newest": 1, "aarch64-newest": 3}
-# Before 2.46 readelf takes time with the square of a function's rows: 70,000 keep it busy for a minute.
-MAX_PRINTED_ROWS = 10_000
 
 
 def version_of(assembler: Assembler) -> str:
@@ -122,23 +119,6 @@ def test_same_meaning_in_no_more_rows(assembled: Assembled, request: pytest.Fixt
     if pair.ours is not None:
         assert verify(pair.image, pair.ours, source=assembler.said.source).is_clean
     assert problems_of(pair) == []
-
-
-@pytest.mark.parametrize(
-    "assembled", [case for case in CASES if case[0].startswith("amd64")], indirect=True, ids="-".join
-)
-def test_our_reading_of_gas_sections_is_readelfs(assembled: Assembled) -> None:
-    assembler, _, pair = assembled
-    if pair is None or pair.theirs is None or pair.theirs.header.fre_count > MAX_PRINTED_ROWS:
-        return
-    tools = find_binutils(assembler.version)
-    # Of an object, readelf shows where in its section a function starts.
-    starts = [pair.image.place(f.start_vaddr).offset for f in pair.theirs.functions]
-    if known_wrong.find("sframe-relocations", "readelf", tools.version):
-        starts = [0] * len(starts)
-    shown = pair.theirs._replace(starts=tuple(starts))
-    is_oldest = known_wrong.find("sframe-fixed-ra", "readelf", tools.version) is not None
-    check_printed(printed(tools.tool("readelf"), pair.path), shown, is_oldest=is_oldest)
 
 
 @pytest.mark.sampled

@@ -29,7 +29,7 @@ from cfi2sframe.why import Reason
 from tests.support.conversion.sums import check_sums, convert_checked
 from tests.support.conversion.variants import decode_made
 from tests.support.dwarf import cfi_asm as asm
-from tests.support.elf.samples import CODE, TEXT_VADDR, Code, cie_of, linked_file
+from tests.support.elf.samples import CODE, TEXT_VADDR, Code, cie_of, debug_frame, linked_file
 from tests.support.needs import need
 
 CODE_SIZE = 0x100
@@ -37,12 +37,6 @@ CODE_SIZE = 0x100
 
 def fde(arch: Arch, start: int, size: int, *instructions: asm.Instruction, of_eh_frame: bool = False) -> asm.Fde:
     return asm.Fde(cie_of(arch, augmentation="zR" if of_eh_frame else ""), TEXT_VADDR + start, size, instructions)
-
-
-def debug_frame(arch: Arch, *fdes: asm.Entry) -> asm.Section:
-    return asm.Section(
-        ".debug_frame", asm.EhFrame(fdes, little_endian=arch.byte_order == "<", debug_frame=True).assemble()
-    )
 
 
 def both(arch: Arch, eh_frame: tuple[asm.Fde, ...], *sections: asm.Section) -> ElfImage:
@@ -182,7 +176,7 @@ def text() -> tuple[asm.Section, ...]:
 
 def test_free_pascal_has_wide_cie_pointers() -> None:
     """A 32-bit length, and a CIE pointer of 8 bytes: each FDE is damaged, and said to be so."""
-    cie = asm.EhFrame((cie_of(AMD64, augmentation=""),), debug_frame=True).assemble()
+    cie = debug_frame(AMD64, cie_of(AMD64, augmentation="")).data
     body = (0).to_bytes(8, "little") + TEXT_VADDR.to_bytes(8, "little") + (16).to_bytes(8, "little") + bytes(8)
     pascal = asm.Section(".debug_frame", cie + len(body).to_bytes(4, "little") + body)
     conversion = convert_checked(both(AMD64, (frame_of(AMD64, 32, 16, 24, of_eh_frame=True),), pascal))

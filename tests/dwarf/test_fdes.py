@@ -12,7 +12,7 @@ from cfi2sframe.elf.cfi import CfiSection
 from cfi2sframe.elf.image import ElfImage
 from tests.golden.expected import objects
 from tests.support.dwarf import cfi_asm as asm
-from tests.support.elf.samples import CODE, FRAME_VADDR, TEXT_VADDR, cie_of, linked
+from tests.support.elf.samples import CODE, FRAME_VADDR, TEXT_VADDR, cie_of, debug_frame, linked
 
 UNKNOWN = b"\x3f"
 
@@ -125,8 +125,7 @@ def test_fdes_of_discarded_functions_where_there_is_code(
 ) -> None:
     cie = cie_of(AMD64, augmentation="")
     fdes = tuple(asm.Fde(cie, start, size, (asm.def_cfa_offset(offset),)) for start, size, offset in ranges)
-    frame = asm.Section(".debug_frame", asm.EhFrame(fdes, debug_frame=True).assemble())
-    symbols = (asm.Symbol("first", 0, symbol_size),) if symbol_size else ()
+    frame, symbols = debug_frame(AMD64, *fdes), (asm.Symbol("first", 0, symbol_size),) if symbol_size else ()
     text = asm.Section(".text", bytes(0x100), 1, CODE, 0)
     segments = (asm.Segment(1, 5, (".text",)),)
     data = asm.elf_file(AMD64.elf_machine, (text, frame), file_type=2, segments=segments, symbols=symbols)

@@ -127,27 +127,3 @@ def test_garbage_gives_rows_or_an_error(arch: Arch, initial: bytes, code: bytes,
             _check_rows(program)
             outcomes.append(program)
     assert outcomes == outcomes[:1] * 6
-
-
-@settings(max_examples=150)
-@given(cfi.programs(AMD64, max_steps=4), st.data(), KINDS)
-def test_a_damaged_section_fails_in_parts_or_whole(program: cfi.Program, data: st.DataObject, kind: CfiKind) -> None:
-    """Whatever a byte turns into, each entry is an FDE or a failure, or the walk reports where it ended."""
-    section = bytearray(program.section(debug_frame=kind == "debug_frame").assemble())
-    for _ in range(data.draw(st.integers(1, 3))):
-        section[data.draw(st.integers(0, len(section) - 1))] = data.draw(st.integers(0, 255))
-    whole = bytes(section)[: data.draw(st.integers(0, len(section)) | st.just(len(section)))]
-    broken: CfiError | None = None
-    table = CfiTable((), (), 0)
-    try:
-        table = _parse(whole, AMD64, kind)
-    except CfiError as error:
-        broken = error
-    if broken is not None:
-        assert broken.where == "." + kind
-        assert broken.offset is not None
-        assert 0 <= broken.offset < len(whole)
-    for fde in table.fdes:
-        assert 0 <= fde.offset < fde.instructions_offset <= len(whole)
-        assert 0 <= fde.pc_range < 1 << 64
-        assert whole[fde.instructions_offset :].startswith(fde.instructions)

@@ -371,17 +371,9 @@ def headerless(*, hdr: bytes | None = None, with_segment: bool = True) -> bytes:
         table = tuple((fde.pc_begin, FRAME_VADDR + at) for fde, at in zip(fdes, offsets, strict=True))
         hdr = asm.eh_frame_hdr(HDR_VADDR, FRAME_VADDR, table)
     section = asm.Section(".eh_frame_hdr", hdr, flags=c.SHF_ALLOC, addr=HDR_VADDR, align=4)
-    segments = (
-        asm.Segment(c.PT_LOAD, c.PF_R, (".eh_frame_hdr",)),
-        asm.Segment(c.PT_GNU_EH_FRAME, c.PF_R, (".eh_frame_hdr",)),
-    )
-    return linked_file(
-        abi.AMD64,
-        (*fdes, asm.Terminator(), asm.Raw(b"\xff" * 24)),
-        more=(section,),
-        segments=segments if with_segment else segments[:1],
-        section_headers=False,
-    )
+    segments = (asm.Segment(c.PT_GNU_EH_FRAME, c.PF_R, (".eh_frame_hdr",)),) if with_segment else ()
+    entries: tuple[asm.Entry, ...] = (*fdes, asm.Terminator(), asm.Raw(b"\xff" * 24))
+    return linked_file(abi.AMD64, entries, more=(section,), segments=segments, section_headers=False)
 
 
 def test_frames_without_terminator_end_where_their_header_begins(tmp_path: Path) -> None:

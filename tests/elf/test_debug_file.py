@@ -24,7 +24,17 @@ from cfi2sframe.sframe.model import Section
 from cfi2sframe.trace import FileStore
 from tests.support.cli import run
 from tests.support.dwarf import cfi_asm as asm
-from tests.support.elf.samples import CODE, FRAME_VADDR, SHF_ALLOC, SHT_NOBITS, TEXT_VADDR, cie_of
+from tests.support.elf.samples import (
+    CODE,
+    FRAME_VADDR,
+    SHF_ALLOC,
+    SHT_NOBITS,
+    TEXT_VADDR,
+    cie_of,
+    debug_frame,
+    eh_frame,
+    loaded_file,
+)
 from tests.support.gotable.go_programs import go_build
 from tests.support.needs import attempt, need
 from tests.support.needs import run as run_tool
@@ -202,23 +212,14 @@ def note(arch: Arch, build_id: bytes) -> asm.Section:
 
 def program(
     arch: Arch = AMD64,
-    eh_frame: tuple[asm.Entry, ...] = (),
+    fdes: tuple[asm.Entry, ...] = (),
     build_id: bytes = b"1234",
     *more: asm.Section,
     vaddr: int = TEXT_VADDR,
 ) -> bytes:
     """Return a program without its `.debug_frame`; none of its code is anything else than zeros."""
-    frame = asm.EhFrame((*eh_frame, asm.Terminator()), FRAME_VADDR, little_endian=arch.byte_order == "<").assemble()
-    sections = (
-        asm.Section(".eh_frame", frame, 1, SHF_ALLOC, FRAME_VADDR, align=8),
-        asm.Section(".text", bytes(0x100), 1, CODE, vaddr),
-        *([note(arch, build_id)] if build_id else []),
-        *more,
-    )
-    loaded = [*([".note.gnu.build-id"] if build_id else []), ".eh_frame", ".text"]
-    segments = tuple(asm.Segment(1, 4 + (name == ".text"), (name,)) for name in loaded)
-    order = arch.byte_order == "<"
-    return asm.elf_file(arch.elf_machine, sections, file_type=3, little_endian=order, segments=segments)
+    notes = [note(arch, build_id)] if build_id else []
+    return loaded_file(arch, (*notes, eh_frame(arch, *fdes), asm.Section(".text", bytes(0x100), 1, CODE, vaddr), *more))
 
 
 def debug_file(
@@ -231,16 +232,14 @@ def debug_file(
     file_type: int = 3,
 ) -> bytes:
     """Return a debug file for `program`."""
-    order = arch.byte_order == "<"
-    frame = asm.EhFrame(fdes, little_endian=order, debug_frame=True).assemble() + tail
+    frame = debug_frame(arch, *fdes)
     sections = (
         asm.Section(".eh_frame", b"", SHT_NOBITS, SHF_ALLOC, FRAME_VADDR, nobits_size=8),
         asm.Section(".text", b"", SHT_NOBITS, CODE, vaddr, nobits_size=0x100),
         *([note(arch, build_id)] if build_id else []),
-        asm.Section(".debug_frame", frame),
+        frame._replace(data=frame.data + tail),
     )
-    segments = (asm.Segment(1, 4, (".eh_frame",)), asm.Segment(1, 5, (".text",)))
-    return asm.elf_file(arch.elf_machine, sections, file_type=file_type, little_endian=order, segments=segments)
+    return loaded_file(arch, sections, file_type=file_type)
 
 
 def fde(arch: Arch, start: int, size: int, offset: int, *, of_eh_frame: bool = False) -> asm.Fde:
@@ -431,9 +430,8 @@ def test_requests_that_make_no_sense(tmp_path: Path) -> None:
 
 def test_without_section_headers(tmp_path: Path) -> None:
     """The build-id is that of PT_NOTE, and addresses are compared with the segments'."""
-    frame = asm.EhFrame((asm.Terminator(),), FRAME_VADDR).assemble()
     sections = (
-        asm.Section(".eh_frame", frame, 1, SHF_ALLOC, FRAME_VADDR, align=8),
+        eh_frame(AMD64),
         note(AMD64, b"1234")._replace(addr=FRAME_VADDR + 0x100),
         asm.Section(".text", bytes(0x100), SHT_PROGBITS, CODE, TEXT_VADDR),
     )

@@ -18,7 +18,7 @@ from cfi2sframe.why import Reason
 from tests.support.conversion.sums import convert_checked
 from tests.support.conversion.variants import decode_made
 from tests.support.dwarf import cfi_asm as asm
-from tests.support.elf.samples import FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of
+from tests.support.elf.samples import TEXT_VADDR, cie_of, debug_frame, eh_frame
 from tests.support.gotable.go_programs import go_build
 from tests.support.gotable.go_table import SP_WRITE, GoFunction, GoTable, go_file
 
@@ -47,12 +47,12 @@ def go_image(
     flags: int = SP_WRITE,
     name: str = "f",
     arch: Arch = AMD64,
-    debug_frame: bool = False,
-    eh_frame: int = 0,
+    has_debug_frame: bool = False,
+    eh_frame_size: int = 0,
 ) -> ElfImage:
     """Return a file whose table has a function for each of `codes`, without depths that are true.
 
-    `debug_frame`: it has an FDE of one row for each of them; `eh_frame`: an FDE for so many bytes, 64 below the CFA.
+    Of .debug_frame each of them has an FDE of one row; .eh_frame has one for so many bytes, 64 below the CFA.
     """
     starts = list(accumulate(map(len, codes), initial=0))
     functions = [
@@ -60,14 +60,12 @@ def go_image(
         for at, code in zip(starts, codes, strict=False)
     ]
     more: list[asm.Section] = []
-    if debug_frame:
+    if has_debug_frame:
         cie = cie_of(arch, augmentation="")
         fdes = [asm.Fde(cie, TEXT_VADDR + start, end - start, ()) for start, end in pairwise(starts)]
-        more.append(asm.Section(".debug_frame", asm.EhFrame(tuple(fdes), debug_frame=True).assemble()))
-    if eh_frame:
-        fde = asm.Fde(cie_of(arch), TEXT_VADDR, eh_frame, (asm.def_cfa_offset(64),))
-        data = asm.EhFrame((fde, asm.Terminator()), FRAME_VADDR).assemble()
-        more.append(asm.Section(".eh_frame", data, 1, SHF_ALLOC, FRAME_VADDR, align=8))
+        more.append(debug_frame(arch, *fdes))
+    if eh_frame_size:
+        more.append(eh_frame(arch, asm.Fde(cie_of(arch), TEXT_VADDR, eh_frame_size, (asm.def_cfa_offset(64),))))
     return load(go_file(arch, GoTable(tuple(functions), starts[-1]), *more, code=b"".join(codes)), "go")
 
 
@@ -77,10 +75,10 @@ def described(image: ElfImage) -> list[tuple[int, int]]:
     return [(f.start_vaddr - TEXT_VADDR, f.end_vaddr - TEXT_VADDR) for f in section.functions]
 
 
-@pytest.mark.parametrize("debug_frame", [False, True], ids=["table alone", "and .debug_frame"])
-def test_what_instructions_prove(*, debug_frame: bool) -> None:
+@pytest.mark.parametrize("has_debug_frame", [False, True], ids=["table alone", "and .debug_frame"])
+def test_what_instructions_prove(*, has_debug_frame: bool) -> None:
     """FP has the CFA on the other stack. `.debug_frame` is not asked: Go's keeps one rule through such functions."""
-    image = go_image(KEEPS_FP, KEEPS_NOTHING, debug_frame=debug_frame)
+    image = go_image(KEEPS_FP, KEEPS_NOTHING, has_debug_frame=has_debug_frame)
     size = len(KEEPS_FP)
     conversion = convert_checked(image, FROM_CODE)
     assert described(image) == [(0, size)]
@@ -120,7 +118,7 @@ def test_the_rest_keeps_its_reason() -> None:
 
 
 def test_cfi_comes_first() -> None:
-    image = go_image(PLAIN, PLAIN, eh_frame=len(PLAIN))
+    image = go_image(PLAIN, PLAIN, eh_frame_size=len(PLAIN))
     made = decode_made(image, FROM_CODE)
     states = [found.state for at in range(6) if (found := made.find(TEXT_VADDR + at)) is not None]
     assert [state and state.cfa and state.cfa.offset for state in states] == [64, 64, 64, 8, 16, 8]
@@ -144,10 +142,10 @@ def test_calls_that_a_signal_handler_fakes_prove_nothing(arch: Arch, name: str) 
     assert [entry.program.cie.is_signal_frame for entry, _ in conversion.skips] == [True]
 
 
-@pytest.mark.parametrize("debug_frame", [False, True], ids=["table alone", "and .debug_frame"])
-def test_verify(*, debug_frame: bool) -> None:
+@pytest.mark.parametrize("has_debug_frame", [False, True], ids=["table alone", "and .debug_frame"])
+def test_verify(*, has_debug_frame: bool) -> None:
     """A converted file is judged without being told how it was; another row is wrong, and one that nothing proves."""
-    image = go_image(KEEPS_FP, RETURNS_BEFORE, KEEPS_NOTHING, debug_frame=debug_frame)
+    image = go_image(KEEPS_FP, RETURNS_BEFORE, KEEPS_NOTHING, has_debug_frame=has_debug_frame)
     conversion = convert_checked(image, FROM_CODE)
     written = load(b"".join(map(bytes, emit(conversion).chunks)), "written")
     for source in (None, FROM_CODE.source):

@@ -18,7 +18,7 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.why import Reason
 from tests.support.conversion.sums import convert_checked
 from tests.support.dwarf import cfi_asm as asm
-from tests.support.elf.samples import FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of
+from tests.support.elf.samples import TEXT_VADDR, cie_of, debug_frame, eh_frame
 from tests.support.gotable.go_table import (
     GO_1_18,
     GO_1_20,
@@ -124,9 +124,7 @@ def test_a_switch_of_stacks_has_no_rule_in_debug_frame_either(arch: Arch) -> Non
     switch, other = GoFunction(0, DEPTHS, "runtime.systemstack.abi0", SP_WRITE), GoFunction(64, DEPTHS)
     cie = cie_of(arch, augmentation="")
     fdes = [asm.Fde(cie, TEXT_VADDR + start, 32, ()) for start in (0, 64)]
-    order = arch.byte_order == "<"
-    frame = asm.Section(".debug_frame", asm.EhFrame(tuple(fdes), little_endian=order, debug_frame=True).assemble())
-    image = load(go_file(arch, GoTable((switch, other), 0x60), frame), "go")
+    image = load(go_file(arch, GoTable((switch, other), 0x60), debug_frame(arch, *fdes)), "go")
     conversion = convert_checked(image)
     ((entry, skip),) = conversion.skips
     assert (entry.section.name, entry.start_vaddr) == (".gopclntab", TEXT_VADDR)
@@ -188,9 +186,8 @@ def test_a_damaged_function_costs_itself(name: str) -> None:
 
 def with_c_code(table: GoTable | bytes, *instructions: asm.Instruction) -> ElfImage:
     """Return the image of a file whose .eh_frame describes eight bytes of the code, too."""
-    frame = asm.EhFrame((asm.Fde(cie_of(AMD64), TEXT_VADDR + 16, 8, instructions), asm.Terminator()), FRAME_VADDR)
-    eh_frame = asm.Section(".eh_frame", frame.assemble(), 1, SHF_ALLOC, FRAME_VADDR, align=8)
-    return load(go_file(AMD64, table, eh_frame), "both")
+    fde = asm.Fde(cie_of(AMD64), TEXT_VADDR + 16, 8, instructions)
+    return load(go_file(AMD64, table, eh_frame(AMD64, fde)), "both")
 
 
 def test_c_code_comes_first() -> None:

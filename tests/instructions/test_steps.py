@@ -54,9 +54,16 @@ def test_a_threaded_interpreter(tmp_path: Path) -> None:
     assert found.compared > 200
 
 
-def test_a_wrong_row_is_seen(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("compiler", "option"),
+    [
+        ("gcc", "-O2"),
+        *(pytest.param(f"{arch}-linux-gnu-gcc", "-static", marks=pytest.mark.slow) for arch in ("aarch64", "s390x")),
+    ],
+)
+def test_a_wrong_row_is_seen(compiler: str, option: str, tmp_path: Path) -> None:
     """What the other tests rely on."""
-    found = step([compiled("gcc", ["-O2"], tmp_path)], limit=100, shift=8)
+    found = step([compiled(compiler, [option], tmp_path)], limit=100, shift=8)
     assert found.wrong == found.compared == 100
 
 
@@ -80,10 +87,3 @@ def test_programs_of_other_abis(arch: str, options: str, tmp_path: Path) -> None
     found = step([program], limit=3000)
     assert (found.wrong, found.shown) == (0, ())
     assert found.places > 500
-
-
-@pytest.mark.parametrize("arch", ["aarch64", "s390x"])
-@pytest.mark.slow
-def test_a_wrong_row_of_another_abi_is_seen(arch: str, tmp_path: Path) -> None:
-    found = step([compiled(f"{arch}-linux-gnu-gcc", ["-static"], tmp_path)], limit=100, shift=8)
-    assert found.wrong == found.compared == 100

@@ -11,7 +11,7 @@ from cfi2sframe.report.coverage import NAMED_COUNT, Coverage
 from cfi2sframe.report.coverage_report import coverage_report
 from tests.support.conversion.sums import check_sums, convert_checked
 from tests.support.dwarf import cfi_asm as asm
-from tests.support.elf.samples import CODE, FRAME_VADDR, PT_LOAD, SHF_ALLOC, TEXT_VADDR, object_file, push_fp
+from tests.support.elf.samples import TEXT_VADDR, Code, linked_file, object_file, push_fp
 
 STT_NOTYPE: Final = 0x10
 STT_GNU_IFUNC: Final = 0x1A
@@ -24,17 +24,8 @@ INT3: Final = b"\xcc"
 
 def covered(code: bytes, *symbols: asm.Symbol) -> Coverage:
     """Return the account of a library: 32 bytes with CFI, and then this code without."""
-    frame = asm.EhFrame((push_fp(AMD64), asm.Terminator()), FRAME_VADDR).assemble()
-    data = asm.elf_file(
-        AMD64.elf_machine,
-        (
-            asm.Section(".eh_frame", frame, 1, SHF_ALLOC, FRAME_VADDR, align=8),
-            asm.Section(".text", 31 * b"\x55" + RET + code, 1, CODE, TEXT_VADDR),
-        ),
-        file_type=3,
-        segments=(asm.Segment(PT_LOAD, 4, (".eh_frame",)), asm.Segment(PT_LOAD, 5, (".text",))),
-        symbols=symbols,
-    )
+    text = Code(size=32 + len(code), data=31 * b"\x55" + RET + code)
+    data = linked_file(AMD64, (push_fp(AMD64),), codes=(text,), symbols=symbols)
     return check_sums(convert_checked(load(data, "in")))
 
 

@@ -180,23 +180,6 @@ def flexible_width(stored: tuple[int, ...], size: int) -> int:
     return needed
 
 
-@given(sections())
-def test_sizes_add_up(drawn: tuple[Section, Arch, int]) -> None:
-    """The section is a header, the function table and the rows, and nothing else."""
-    section, arch, vaddr = drawn
-    data = encode(section, arch, vaddr)
-    stored = read_section(data, vaddr)
-    attribute = 5 if section.version == 3 else 0
-    position = 0
-    for record in stored.records:
-        assert record.fre_offset == position
-        words = sum(word_size * len(words) for word_size, words in stored.words_of(record))
-        position += attribute + record.row_count * ((1, 2, 4)[record.fre_type] + 1) + words
-    assert stored.header.fre_size == position
-    assert len(data) == 28 + (17, 20, 16)[section.version - 1] * len(section) + position
-    assert stored.header.fre_count == sum(map(len, section))
-
-
 IMAGES = {arch: load(object_file(arch, {".text": (push_fp(arch, 0),)})) for arch in ARCHES}
 
 

@@ -154,22 +154,6 @@ def test_flexible_rows_and_signal_frames() -> None:
     """)
 
 
-def test_pcmask() -> None:
-    rows = (FrameRow(0, FrameState(at(7, 8), RA8)), FrameRow(11, FrameState(at(7, 16), RA8)))
-    function = Function(0x1010, 0x40, body_of_rows(rows, repeat_size=16))
-    for version in (1, 2, 3):
-        data = encode(AMD64, version, function)
-        record = data[28 : 28 + (17, 20, 16)[version - 1]]
-        rows_at = 28 + len(record)
-        if version == 1:
-            assert record[-1:] == bytes.fromhex("10")
-        elif version == 2:
-            assert record[-4:] == bytes.fromhex("10 10 0000")
-        else:
-            assert data[rows_at : rows_at + 5] == bytes.fromhex("0200 10 00 10")
-        assert data.endswith(bytes.fromhex("00 03 08 0b 03 10"))
-
-
 # Limits
 
 BIG = 1 << 31
@@ -278,15 +262,6 @@ def test_starts_of_32_bits(version: int, pcrel: bool) -> None:  # noqa: FBT001
 )
 def test_starts_of_64_bits_reach_everything(start: int, vaddr: int, field: int) -> None:
     assert start_fields(3, start, vaddr=vaddr, start_is_pcrel=True) == [field]
-
-
-@pytest.mark.parametrize(
-    ("version", "is_sorted", "is_pcrel", "flags"),
-    [(1, True, False, 1), (2, True, True, 5), (2, False, True, 4), (2, False, False, 0), (3, True, True, 5)],
-)
-def test_flags(version: int, is_sorted: bool, is_pcrel: bool, flags: int) -> None:  # noqa: FBT001
-    section = Section(version, 3, (), (), (), is_sorted, is_pcrel)
-    assert section_bytes(section, AMD64, 0)[3] == flags
 
 
 class Starts(tuple[int, ...]):

@@ -16,7 +16,7 @@ from cfi2sframe.stubs import StubScan, StubSkip
 from cfi2sframe.stubs.scan import scan_stubs
 from cfi2sframe.why import Reason
 from tests.support.dwarf import cfi_asm as asm
-from tests.support.elf.samples import CODE, PT_LOAD, TEXT_VADDR, cie_of, linked_file
+from tests.support.elf.samples import CODE, TEXT_VADDR, cie_of, linked_file
 from tests.support.stubs.handmade import (
     GOT_VADDR,
     PLT_VADDR,
@@ -243,7 +243,6 @@ def test_a_first_block_without_stubs() -> None:
     rows = (asm.def_cfa_offset(16), asm.advance(6), asm.def_cfa_offset(24))
     own = asm.Fde(cie_of(AMD64), vaddr, 0x10, rows)
     for fdes, reasons in (([text, own], []), ([text], [Reason.ENTRY_UNKNOWN])):
-        data = linked_file(AMD64, fdes, more=(plt,), segments=(asm.Segment(PT_LOAD, 5, (".plt",)),))
-        conversion = convert_image(load(data))
+        conversion = convert_image(load(linked_file(AMD64, fdes, more=(plt,))))
         assert [skip.reason for skip in conversion.stubs_left_out] == reasons
         assert list(conversion.section.starts) == [fde.pc_begin for fde in fdes]

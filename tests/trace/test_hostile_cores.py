@@ -10,13 +10,13 @@ from typing import Final, get_args
 import pytest
 
 from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
-from cfi2sframe.constants import elf as c
 from cfi2sframe.errors import InputError
 from cfi2sframe.sframe.model import Found
 from cfi2sframe.trace import AddressSpace, Ending, FileStore, LoadedCfa, trace_core
 from cfi2sframe.trace.frames import NT_PRSTATUS, EndingKind
 from cfi2sframe.trace.store import ModuleFile
-from tests.support.elf.elf_asm import Section, Segment, Symbol, elf_file, note
+from tests.support.elf.elf_asm import Section, Symbol, note
+from tests.support.elf.samples import loaded_file
 from tests.support.trace.core_files import (
     BIAS,
     MODELS,
@@ -119,10 +119,8 @@ def test_functions_and_labels() -> None:
         *(Symbol("object", 0x1040, 8, 0x11), Symbol("sized", 0x1200, 0x10), Symbol("unsized", 0x1200)),
         *(Symbol("open", 0x1300), Symbol("last", 0x1400), Symbol("absent", 0, 0, 0x12, "")),
     )
-    sections = (Section(".text", bytes(0x500), 1, 6, 0x1000),)
-    segments = (Segment(c.PT_LOAD, 5, (".text",)),)
-    data = elf_file(AMD64.elf_machine, sections, file_type=c.ET_DYN, segments=segments, symbols=symbols)
-    file = FileStore().read(data, "file")
+    text = Section(".text", bytes(0x500), 1, 6, 0x1000)
+    file = FileStore().read(loaded_file(AMD64, (text,), symbols=symbols), "file")
     wanted: dict[int, tuple[str, int] | None] = dict.fromkeys((0xFFF, 0x1100, 0x1210, 0x1500))
     wanted |= {0x1000 + n: ("outer", n) for n in (0, 0x20, 0x30, 0x44)}
     wanted |= {0x1208: ("sized", 8), 0x1350: ("open", 0x50), 0x14FF: ("last", 0xFF)}

@@ -35,7 +35,6 @@ from cfi2sframe.trace.live import Process, stopped_threads
 from cfi2sframe.trace.store import ModuleFile
 from tests.support import cli
 from tests.support.needs import need, run
-from tests.support.trace.core_files import program
 from tests.support.trace.judges import functions_of
 
 pytestmark = [
@@ -331,22 +330,6 @@ def test_only_with_rows_from_code_the_trace_goes_on(tmp_path: Path, store: FileS
     assert [traced.threads[0].ending.kind for traced in traces] == ["no-row", "outermost"]
     assert names[-2:] == ["waiting", "through"]
     assert more[more.index("waiting") :][:3] == ["waiting", "through", "main"]
-
-
-def test_paths_below_a_root(tmp_path: Path) -> None:
-    """Links lead to what is below it, too."""
-    root = tmp_path / "root"
-    (root / "usr/lib").mkdir(parents=True)
-    (root / "usr/lib/x").write_bytes(program(AMD64, b""))
-    (root / "lib").symlink_to("/usr/lib")
-    (tmp_path / "x").write_bytes(program(AMD64, b""))
-    (root / "out").symlink_to(tmp_path / "x")
-    os.mkfifo(root / "usr/lib/pipe")
-    for path in ("/usr/lib/x", "/lib/x"):
-        assert isinstance(FileStore().open(path, str(root)), ModuleFile)
-    problems = dict.fromkeys(("/usr/lib/y", "/../x", "/usr/../../x", "/out"), "No such file or directory")
-    problems |= dict.fromkeys(("/usr/lib", "/usr/lib/pipe"), "not a regular file, or empty")
-    assert {path: FileStore().open(path, str(root)) for path in problems} == problems
 
 
 @pytest.mark.parametrize("change", ["convert", "delete", "replace"])

@@ -201,23 +201,6 @@ def test_linux_on_arm64_wants_functions_of_modules_in_their_text() -> None:
         assert [broken.rule for broken in verdict.broken] == rules
 
 
-@pytest.mark.parametrize(
-    ("section", "readers"),
-    [
-        (SECTION._replace(version=1), ["2.40"]),
-        (SECTION._replace(version=1, flags=5), []),
-        (TWO._replace(flags=1), ["2.44", "2.47"]),
-        (TWO._replace(flags=3), ["2.44", "2.47"]),
-        (TWO, ["2.47"]),
-        (SECTION, ["2.47"]),
-        (SECTION._replace(flags=7), []),
-        (RawSection((RawFunction(rows=b"\x00\x03\x08"),), 2, flags=1, order=">", abi=4, fixed_ra=0), ["2.47"]),
-    ],
-)
-def test_each_rule_of_libsframe(section: RawSection, readers: list[str]) -> None:
-    assert [verdict.releases for verdict in verdicts("libsframe", section) if verdict.reads_it] == readers
-
-
 def test_several_segments() -> None:
     section = RawSection((RawFunction(), RawFunction(0x20010)))
     (verdict,) = verdicts("kernel", section, linked_image(cuts=(0x10,)))

@@ -17,7 +17,7 @@ from cfi2sframe.errors import InputError
 from tests.support.needs import need
 from tests.support.oracle.tools import Binutils, BinutilsVersion, find_binutils
 from tests.support.sframe.raw_sframe import RawFunction, RawSection
-from tests.verification.test_readers import linked_image
+from tests.verification.test_readers import FLEXIBLE, linked_image
 
 pytestmark = pytest.mark.oracle
 
@@ -25,8 +25,6 @@ pytestmark = pytest.mark.oracle
 RELEASES: Final[dict[str, BinutilsVersion]] = {"2.40": "2.40", "2.44": "2.44", "2.47": "newest"}
 #: What GNU ld of each is called.
 NAMES: Final = {"2.40": "ld-2.40", "2.44": "ld-2.41", "2.47": "ld"}
-#: CFA = *(rbp - 8), FP = *(rbp + 0).
-FLEXIBLE: Final = b"\x00\x0a\x33\xf8\x00\x33\x00"
 SECTIONS: Final = {
     "version 1": RawSection(version=1),
     "version 1, unsorted": RawSection(version=1, flags=0),
@@ -37,6 +35,7 @@ SECTIONS: Final = {
     "version 2, frame pointer": RawSection(version=2, flags=3),
     "version 2 errata 1": RawSection(version=2, flags=5),
     "version 2, unknown flag": RawSection(version=2, flags=0x11),
+    "version 2 of s390x": RawSection((RawFunction(rows=b"\x00\x03\x08"),), 2, ">", flags=1, abi=4, fixed_ra=0),
     "version 3": RawSection(),
     "version 3, frame pointer": RawSection(flags=7),
     "version 3, unknown flag": RawSection(flags=0x15),

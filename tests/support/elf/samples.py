@@ -51,6 +51,43 @@ class Code(NamedTuple):
     data: bytes = b""
 
 
+def eh_frame(arch: Arch, *entries: asm.Entry) -> asm.Section:
+    """Return a linked file's .eh_frame."""
+    frame = asm.EhFrame((*entries, asm.Terminator()), FRAME_VADDR, little_endian=arch.byte_order == "<")
+    return asm.Section(".eh_frame", frame.assemble(), 1, SHF_ALLOC, FRAME_VADDR, align=8)
+
+
+def debug_frame(arch: Arch, *entries: asm.Entry) -> asm.Section:
+    """Return a linked file's .debug_frame."""
+    frame = asm.EhFrame(entries, little_endian=arch.byte_order == "<", debug_frame=True)
+    return asm.Section(".debug_frame", frame.assemble())
+
+
+def loaded_file(
+    arch: Arch,
+    sections: Iterable[asm.Section],
+    segments: Iterable[asm.Segment] = (),
+    *,
+    file_type: int = ET_DYN,
+    symbols: tuple[asm.Symbol, ...] = (),
+    entry_vaddr: int = 0,
+    section_headers: bool = True,
+) -> bytes:
+    """Return a linked file in which each section with an address has a PT_LOAD of its own, before other segments."""
+    sections = tuple(sections)
+    loads = [asm.Segment(PT_LOAD, 5 if s.flags & SHF_EXECINSTR else 4, (s.name,)) for s in sections if s.addr]
+    return asm.elf_file(
+        arch.elf_machine,
+        sections,
+        file_type=file_type,
+        little_endian=arch.byte_order == "<",
+        segments=(*loads, *segments),
+        symbols=symbols,
+        entry_vaddr=entry_vaddr,
+        section_headers=section_headers,
+    )
+
+
 def linked_file(
     arch: Arch,
     entries: Iterable[asm.Entry],
@@ -64,20 +101,14 @@ def linked_file(
     file_type: int = ET_DYN,
 ) -> bytes:
     """Return a shared library whose .eh_frame has these entries; it has `more` sections and `segments` than these."""
-    frame = asm.EhFrame((*entries, asm.Terminator()), FRAME_VADDR, little_endian=arch.byte_order == "<").assemble()
     texts = tuple(
         asm.Section(c.name, c.data, 1 if c.data else SHT_NOBITS, CODE, c.vaddr, nobits_size=c.size) for c in codes
     )
-    return asm.elf_file(
-        arch.elf_machine,
-        (asm.Section(".eh_frame", frame, 1, SHF_ALLOC, FRAME_VADDR, align=8), *texts, *more),
+    return loaded_file(
+        arch,
+        (eh_frame(arch, *entries), *texts, *more),
+        segments,
         file_type=file_type,
-        little_endian=arch.byte_order == "<",
-        segments=(
-            asm.Segment(PT_LOAD, 4, (".eh_frame",)),
-            *(asm.Segment(PT_LOAD, 5, (code.name,)) for code in codes),
-            *segments,
-        ),
         symbols=symbols,
         entry_vaddr=entry_vaddr,
         section_headers=section_headers,

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from cfi2sframe.abi import AARCH64_LE, AMD64, S390X, Arch
 from tests.support.dwarf import cfi_asm as asm
-from tests.support.elf.samples import CODE, ET_DYN, PT_LOAD, SHF_ALLOC, SHT_NOBITS, TEXT_VADDR
+from tests.support.elf.samples import CODE, SHF_ALLOC, SHT_NOBITS, TEXT_VADDR, loaded_file
 
 TABLE_VADDR: Final = 0x40000
 MODULE_VADDR: Final = 0x60000
@@ -97,14 +97,5 @@ def go_file(
     """Return a linked file with a table, and with more sections; without `code`, its size has to do."""
     text_type, size = (1, 0) if code else (SHT_NOBITS, code_size)
     data = table if isinstance(table, bytes) else table.assemble(arch)
-    return asm.elf_file(
-        arch.elf_machine,
-        (
-            asm.Section(".text", code, text_type, CODE, TEXT_VADDR, nobits_size=size),
-            asm.Section(name, data, 1, SHF_ALLOC, TABLE_VADDR, align=32),
-            *more,
-        ),
-        file_type=ET_DYN,
-        little_endian=arch.byte_order == "<",
-        segments=(asm.Segment(PT_LOAD, 5, (".text",)), asm.Segment(PT_LOAD, 4, (name,))),
-    )
+    text = asm.Section(".text", code, text_type, CODE, TEXT_VADDR, nobits_size=size)
+    return loaded_file(arch, (text, asm.Section(name, data, 1, SHF_ALLOC, TABLE_VADDR, align=32), *more))

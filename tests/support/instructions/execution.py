@@ -16,7 +16,7 @@ from cfi2sframe.instructions.effects import JUMP, NOTHING, Abi, Effect, Flow, Op
 from cfi2sframe.instructions.s390x_text import FLOATS
 
 #: All memory that there is; registers point to the window in its midst.
-_MEMORY_SIZE: Final = 1 << 28
+MEMORY_SIZE: Final = 1 << 28
 CODE_VADDR: Final = 1 << 27
 _WINDOW_VADDR: Final = 1 << 26
 _WINDOW_SIZE: Final = 1 << 13
@@ -42,7 +42,7 @@ def _open_amd64(uc: Any) -> tuple[Any, dict[int, int], int]:  # noqa: ANN401
     from unicorn import x86_const as names
 
     emulator = uc.Uc(uc.UC_ARCH_X86, uc.UC_MODE_64)
-    emulator.mem_map(0, _MEMORY_SIZE)
+    emulator.mem_map(0, MEMORY_SIZE)
     numbers = {number: getattr(names, f"UC_X86_REG_{AMD64.registers[number].upper()}") for number in range(16)}
     return emulator, numbers, names.UC_X86_REG_RIP
 
@@ -52,7 +52,7 @@ def _open_aarch64(uc: Any) -> tuple[Any, dict[int, int], int]:  # noqa: ANN401
 
     emulator = uc.Uc(uc.UC_ARCH_ARM64, uc.UC_MODE_ARM)
     emulator.ctl_set_cpu_model(names.UC_CPU_ARM64_MAX)
-    emulator.mem_map(0, _MEMORY_SIZE)
+    emulator.mem_map(0, MEMORY_SIZE)
     # CPACR_EL1 (FPEN, ZEN) and CPTR_EL3 (EZ): without them, vectors trap. CRn, CRm, op0, op1, op2, value.
     for register in ((1, 0, 3, 0, 2, 0x330000), (1, 1, 3, 6, 2, 0x100)):
         emulator.reg_write(names.UC_ARM64_REG_CP_REG, register)
@@ -64,7 +64,7 @@ def _open_s390x(uc: Any) -> tuple[Any, dict[int, int], int]:  # noqa: ANN401
     from unicorn import s390x_const as names
 
     emulator = uc.Uc(uc.UC_ARCH_S390X, uc.UC_MODE_BIG_ENDIAN)
-    emulator.mem_map(0, _MEMORY_SIZE)
+    emulator.mem_map(0, MEMORY_SIZE)
     numbers = {number: getattr(names, f"UC_S390X_REG_R{number}") for number in range(16)}
     numbers |= {number: getattr(names, f"UC_S390X_REG_{S390X.registers[number].upper()}") for number in FLOATS}
     # LCTLG of control register 0 from where r1 points to, and its bits for floating point and vector registers. Then

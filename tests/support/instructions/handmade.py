@@ -13,7 +13,7 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.instructions.derive import Derived
 from cfi2sframe.range_map import Span, without
 from tests.support.elf import elf_asm
-from tests.support.elf.samples import CODE, ET_DYN, PT_LOAD, SHF_ALLOC, TEXT_VADDR
+from tests.support.elf.samples import CODE, SHF_ALLOC, TEXT_VADDR, loaded_file
 
 STT_FUNC: Final = 0x12
 STT_NOTYPE: Final = 0x10
@@ -39,15 +39,9 @@ def code_file(
     symbols = [elf_asm.Symbol(f"f{offset:x}", TEXT_VADDR + offset, 0, STT_FUNC) for offset in functions]
     symbols += [elf_asm.Symbol(f"l{offset:x}", TEXT_VADDR + offset, 0, STT_NOTYPE) for offset in labels]
     rodata = (elf_asm.Section(".rodata", data, 1, SHF_ALLOC, DATA_VADDR, align=16),) if data else ()
-    return elf_asm.elf_file(
-        arch.elf_machine,
+    return loaded_file(
+        arch,
         (elf_asm.Section(".text", text, 1, CODE, TEXT_VADDR, align=16), *rodata, *more),
-        file_type=ET_DYN,
-        little_endian=arch.byte_order == "<",
-        segments=(
-            elf_asm.Segment(PT_LOAD, 5, (".text",)),
-            *(elf_asm.Segment(PT_LOAD, 4, (section.name,)) for section in (*rodata, *more) if section.addr),
-        ),
         symbols=tuple(symbols),
         entry_vaddr=0 if entry is None else TEXT_VADDR + entry,
     )

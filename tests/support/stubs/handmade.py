@@ -6,10 +6,11 @@ from typing import Final
 
 from cfi2sframe import load
 from cfi2sframe.abi import AMD64, Arch
-from cfi2sframe.constants.elf import ET_DYN, PF_R, PF_X, PT_DYNAMIC, PT_LOAD, SHF_ALLOC, SHF_EXECINSTR
+from cfi2sframe.constants.elf import PF_R, PT_DYNAMIC
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.sframe.model import Function
 from tests.support.elf import elf_asm
+from tests.support.elf.samples import CODE, SHF_ALLOC, loaded_file
 
 PLT_VADDR: Final = 0x1000
 GOT_VADDR: Final = 0x3000
@@ -48,28 +49,11 @@ def file_with(
     section_headers: bool = True,
 ) -> ElfImage:
     """Load a file with executable sections, given by name, address and bytes, and a GOT at GOT_VADDR."""
-    code = tuple(
-        elf_asm.Section(name, data, 1, SHF_ALLOC | SHF_EXECINSTR, vaddr, entsize=4) for name, vaddr, data in stubs
-    )
-    data = tuple(
-        elf_asm.Section(name, content, 1, SHF_ALLOC, vaddr)
-        for name, vaddr, content in ((".got", GOT_VADDR, got), (".dynamic", GOT_VADDR + 0x4000, dynamic))
-        if content
-    )
-    segments = (
-        elf_asm.Segment(PT_LOAD, PF_R | PF_X, tuple(section.name for section in code)),
-        *(elf_asm.Segment(PT_LOAD, PF_R, (section.name,)) for section in data),
-        *(elf_asm.Segment(PT_DYNAMIC, PF_R, (section.name,)) for section in data if section.name == ".dynamic"),
-    )
-    content = elf_asm.elf_file(
-        arch.elf_machine,
-        (*code, *data),
-        file_type=ET_DYN,
-        little_endian=arch.byte_order == "<",
-        segments=segments,
-        section_headers=section_headers,
-    )
-    return load(content, "handmade")
+    sections = [elf_asm.Section(name, data, 1, CODE, vaddr, entsize=4) for name, vaddr, data in stubs]
+    sections += [elf_asm.Section(".got", got, 1, SHF_ALLOC, GOT_VADDR)] if got else []
+    sections += [elf_asm.Section(".dynamic", dynamic, 1, SHF_ALLOC, GOT_VADDR + 0x4000)] if dynamic else []
+    segments = [elf_asm.Segment(PT_DYNAMIC, PF_R, (".dynamic",))] if dynamic else []
+    return load(loaded_file(arch, sections, segments, section_headers=section_headers), "handmade")
 
 
 def depth_at(functions: Sequence[Function], pc: int) -> int | None:
