@@ -55,6 +55,12 @@ TESTS_OF: Final = {
         *("tests/verification", "tests/cli/test_lookup.py", "tests/jobs/test_decision.py", "tests/stubs"),
         *("tests/elf/test_padding.py", "tests/jobs/test_linkers_sections.py"),
     ),
+    "audit": ("tests/audit", "tests/cli/test_audit.py"),
+    "report": (
+        *("tests/report", "tests/cli/test_audit.py", "tests/cli/test_coverage.py", "tests/cli/test_size.py"),
+        "tests/cli/test_from_code.py",
+    ),
+    "trace": ("tests/trace", "tests/cli/test_trace.py"),
     "placing": ("tests/placing", "tests/jobs/test_stamps.py"),
     "process": ("tests/process", "tests/faults/test_signals.py"),
     "files": (

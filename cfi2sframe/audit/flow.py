@@ -79,8 +79,7 @@ class CfiFlow(Code):
             if row.signing is not RaSigning.NONE and not self._signs(start):
                 # A cold part, whose function has signed the RA.
                 continue
-            after = self.in_force(first.end_vaddr)
-            is_changed = after.number == first.number and after.row != row
+            is_changed = self.in_force(first.end_vaddr).row != row
             if is_changed and any(vaddr >= first.end_vaddr for vaddr in self.through_padding(start)):
                 # A cold part that begins with a landing pad, which only unwinders enter: before a pad, compilers put a
                 # nop, and nothing makes the frame of the next row.

@@ -81,6 +81,14 @@ WRONG = {
         "sub $24, %rsp; .cfi_def_cfa_offset 24; call g; add $24, %rsp; .cfi_def_cfa_offset 8; ret",
         [Said(4, "CFA", "rsp+24", "rsp+32")],
     ),
+    "a wrong offset from FP, where SP leads to the CFA, too": (
+        f"{SAVE_FP}; .cfi_def_cfa %rbp, 24; pop %rbp; .cfi_def_cfa %rsp, 8; ret",
+        [Said(4, "CFA", "rbp+24", "rbp+16")],
+    ),
+    "a register that does not lead to the CFA, as FP does and SP does not": (
+        f"{FRAME}; sub %rdi, %rsp; .cfi_def_cfa %rbx, 16; nop; .cfi_def_cfa %rbp, 16; leave; .cfi_def_cfa %rsp, 8; ret",
+        [Said(7, "CFA", "rbx+16", "rbp+16")],
+    ),
     "FP saved without a directive": (
         "push %rbp; .cfi_def_cfa_offset 16; mov %rdi, %rbp; call g; pop %rbp; .cfi_def_cfa_offset 8; ret",
         [Said(4, "FP", "unchanged", "c-16")],
@@ -190,6 +198,8 @@ def test_a_cfa_in_a_register_that_was_loaded(register: str, wrong: list[str], tm
     result = audited(assembled(function(body), tmp_path))
     assert [each.subject for each in said_of(result)] == wrong
     assert (Reason.NOT_FOLLOWED.value in result.undecided) == (not wrong)
+    # Nothing is decided about the RA at a CFA that is not known to be right.
+    assert result.tallies["RA"] == (0, 2, 1, 0)
 
 
 @pytest.mark.parametrize("rest", ["nop", "add $8, %rsp; .cfi_adjust_cfa_offset -8"])
@@ -254,6 +264,21 @@ def test_findings_are_of_their_function(tmp_path: Path) -> None:
     assert finding.instruction_count == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "directive"),
+    {
+        "a rule for a register that is not set yet": ".cfi_def_cfa %rsp, 16",
+        "FP saved without a directive": ".cfi_offset %rbp, -16",
+        "RA at another slot": ".cfi_offset %rip, -8",
+        "RA popped, and still at its slot by the CFI": ".cfi_register %rip, %rdx",
+        "FP from the stack, though its slot has been used again": ".cfi_restore %rbp",
+    }.items(),
+)
+def test_the_directive_that_corrects_a_rule(name: str, directive: str, tmp_path: Path) -> None:
+    (finding,) = audited(assembled(function(WRONG[name][0]), tmp_path)).findings
+    assert finding.directive == directive
+
+
 def test_equal_findings_are_one(tmp_path: Path) -> None:
     """Of one function, or of functions of one size at the same place."""
     twice = "push %rbx; call g; pop %rbx; push %rbx; call g; pop %rbx; ret"
@@ -311,6 +336,11 @@ OTHER_ABIS = {
         ),
         [Said(8, "FP", "unchanged", "c-16"), Said(8, "RA", "unchanged", "c-8")],
     ),
+    "AArch64: the CFA by an expression of SP": (
+        A64,
+        "sub sp, sp, #32; .cfi_escape 0x0f, 2, 0x8f, 32; nop; add sp, sp, #32; .cfi_def_cfa sp, 0; ret",
+        [],
+    ),
     "AArch64: a wrong size": (
         A64,
         "sub sp, sp, #48; .cfi_def_cfa_offset 32; str x0, [sp]; add sp, sp, #48; .cfi_def_cfa_offset 0; ret",
@@ -331,6 +361,11 @@ def test_other_abis(name: str, tmp_path: Path) -> None:
     result = audited(assembled(function(body), tmp_path, tool))
     assert said_of(result) == expected
     assert not result.undecided
+
+
+def test_a_signature_that_one_of_two_paths_has_made_decides_nothing(tmp_path: Path) -> None:
+    result = audited(assembled(function("cbz x0, 1f; paciasp; 1: nop; br x1"), tmp_path, A64))
+    assert (said_of(result), result.undecided) == ([], {Reason.NOT_FOLLOWED.value: 2})
 
 
 def test_a_signed_row_over_what_is_no_instruction(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from cfi2sframe.conversion.options import Options
 from cfi2sframe.errors import CfiError, RequestError, UnfitError
 from cfi2sframe.gotable.header import HEADER_SIZE, find_table
 from tests.support.dwarf import cfi_asm as asm
-from tests.support.elf.samples import SHF_ALLOC, TEXT_VADDR, linked, push_fp
+from tests.support.elf.edit import File
+from tests.support.elf.samples import SHF_ALLOC, SHT_NOBITS, TEXT_VADDR, linked, push_fp
 from tests.support.gotable.go_table import GO_1_18, GO_1_20, MODULE_VADDR, TABLE_VADDR, GoFunction, GoTable, go_file
 
 MAIN = GoFunction(0, ((4, 0), (24, 16), (4, 0)))
@@ -37,6 +38,23 @@ def rela(arch: Arch, *entries: tuple[int, int], kind: int | None = None) -> asm.
 @pytest.mark.parametrize("name", [".gopclntab", ".data.rel.ro.gopclntab"])
 def test_known_versions(arch: Arch, magic: int, name: str) -> None:
     assert table_of(go_file(arch, GoTable((MAIN,), 32, magic), name=name)) == (TEXT_VADDR, 1)
+
+
+@pytest.mark.parametrize("fields", [{"type": SHT_NOBITS}, {"flags": 0}, {"size": 0}])
+def test_sections_without_the_bytes_of_a_table(fields: dict[str, int]) -> None:
+    """As those of debug files."""
+    file = File(go_file(AMD64, GoTable((MAIN,), 32)))
+    file.section(".gopclntab").set(**fields)
+    assert table_of(bytes(file)) is None
+
+
+@pytest.mark.parametrize("offset", [4, 6, 7])
+def test_a_header_of_another_machine(offset: int) -> None:
+    """The zeros, the quantum, and the size of pointers."""
+    data = bytearray(GoTable((MAIN,), 32).assemble(AMD64))
+    data[offset] += 3
+    with pytest.raises(CfiError, match=r"^\.gopclntab\+0x0: the header is not one of this machine$"):
+        table_of(go_file(AMD64, bytes(data)))
 
 
 def test_files_without_a_table() -> None:
@@ -121,7 +139,7 @@ def test_a_record_that_is_not_the_tables(word: int) -> None:
 def test_every_truncation_is_refused() -> None:
     whole = GoTable((MAIN,), 32).assemble(AMD64)
     for size in range(1, HEADER_SIZE):
-        with pytest.raises(CfiError, match="truncated header"):
+        with pytest.raises(CfiError, match=r"^\.gopclntab\+0x0: truncated header$"):
             table_of(go_file(AMD64, whole[:size]))
     functab_end = whole.index(struct.pack("<I", 32), HEADER_SIZE) + 4
     for size in range(HEADER_SIZE, functab_end):

@@ -156,7 +156,9 @@ def test_calls_that_a_signal_handler_fakes(name: str) -> None:
 
 BAD: dict[str, tuple[GoFunction, str]] = {
     "an odd depth": (GoFunction(32, ((4, 0), (4, 12))), "a frame of 12 bytes"),
-    "a huge depth": (GoFunction(32, ((4, 0), (4, 1 << 33))), "a frame of 8589934592 bytes"),
+    "a huge depth": (GoFunction(32, ((4, 0), (4, 1 << 31))), "a frame of 2147483648 bytes"),
+    "PCs that stand still": (GoFunction(32, ((4, 0), (0, 8), (4, 0))), "the PCs of its depths do not ascend"),
+    "PCs past 32 bits": (GoFunction(32, ((1 << 32, 0),)), "the PCs of its depths do not ascend"),
     "another's record": (GoFunction(32, DEPTHS, own_start=33), f"its record is that of 0x{TEXT_VADDR + 33:x}"),
     "depths elsewhere": (GoFunction(32, DEPTHS, depths_offset=1 << 20), "truncated or oversized LEB128 number"),
 }

@@ -61,7 +61,7 @@ class GoTable(NamedTuple):
             offset = depths if function.depths_offset is None else function.depths_offset
             records += struct.pack(order + "9I", own_start, name, 0, 0, offset, 0, 0, 0, 0)
             if self.magic == GO_1_20:
-                records += struct.pack(order + "I", 1)
+                records += b"\xff" * 4  # startLine
             records += bytes((0, function.flags, 0, 0))
         functab += struct.pack(order + "I", self.end)
         names_offset = 72
