@@ -7,9 +7,10 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.abi import AMD64
+from cfi2sframe.conversion.options import Options
 from cfi2sframe.report.coverage import NAMED_COUNT, Coverage
 from cfi2sframe.report.coverage_report import coverage_report
-from tests.support.conversion.sums import check_sums, convert_checked
+from tests.support.conversion.sums import DEFAULTS, check_sums, convert_checked
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, Code, linked_file, object_file, push_fp
 
@@ -22,11 +23,11 @@ NOP: Final = b"\x90"
 INT3: Final = b"\xcc"
 
 
-def covered(code: bytes, *symbols: asm.Symbol) -> Coverage:
+def covered(code: bytes, *symbols: asm.Symbol, options: Options = DEFAULTS) -> Coverage:
     """Return the account of a library: 32 bytes with CFI, and then this code without."""
     text = Code(size=32 + len(code), data=31 * b"\x55" + RET + code)
     data = linked_file(AMD64, (push_fp(AMD64),), codes=(text,), symbols=symbols)
-    return check_sums(convert_checked(load(data, "in")))
+    return check_sums(convert_checked(load(data, "in"), options))
 
 
 def at(offset: int, size: int, name: str, info: int = 0x12) -> asm.Symbol:
@@ -77,6 +78,14 @@ def test_stretches(
     coverage = covered(code, *symbols)
     assert found(coverage) == expected
     assert (coverage.other_padding_size, coverage.without_cfi_size) == (padding, len(code) - padding)
+
+
+def test_functions_of_unknown_size_end_where_instructions_say() -> None:
+    """Two that end in a trap, and one that returns: padding is between them."""
+    code, symbols = b"\x0f\x0b" + 14 * NOP, (at(0, 0, "f"), at(16, 0, "g"), at(32, 0, "h"))
+    coverage = covered(2 * code + RET, *symbols, options=Options(source="code"))
+    assert found(coverage) == [("f", 0, 2), ("g", 16, 2)]
+    assert (coverage.other_padding_size, coverage.from_code_size) == (28, 1)
 
 
 def test_of_an_object() -> None:

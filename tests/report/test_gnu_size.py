@@ -73,6 +73,19 @@ def test_objects(target: Target, name: str, version: BinutilsVersion, tmp_path: 
     assert _is_near(load(made), VERSIONS[version])
 
 
+@pytest.mark.parametrize(
+    ("target", "register"),
+    [*(("amd64", name) for name in ("%rip", "%rbp", "%rbx")), ("aarch64", "x30"), ("aarch64", "x29")],
+)
+def test_directives_begin_rows_by_their_registers(target: Target, register: str, tmp_path: Path) -> None:
+    """Also those that change nothing."""
+    source, made = tmp_path / "a.s", tmp_path / "a.o"
+    source.write_text("f: .cfi_startproc\n" + f"nop\n.cfi_restore {register}\n" * 3 + "nop\n.cfi_endproc\n")
+    run(find_binutils("newest").tool("as", target), "--gsframe", source, "-o", made)
+    image = load(made)
+    assert gnu_size(convert_image(image, Options())) == _real_size(image)
+
+
 CALLS: Final = 18
 
 

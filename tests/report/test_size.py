@@ -65,6 +65,7 @@ def test_sums() -> None:
     total = add_sizes(files, "all")
     for name in SUMMED:
         assert getattr(total, name) == sum(getattr(file, name) for file in files)
+    assert total.file_count == len(files)
     report = size_report(files)
     check_table(report.tables[0], COLUMNS)
     assert report.tables[0].total is not None

@@ -7,8 +7,9 @@ from typing import Final
 import pytest
 
 from cfi2sframe.constants.elf import DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELASZ
+from cfi2sframe.stubs.places import find_stubs
 from cfi2sframe.stubs.scan import scan_stubs
-from tests.support.stubs.handmade import GOT_VADDR, PLT_VADDR, file_with, lazy_stubs
+from tests.support.stubs.handmade import GOT_VADDR, PLT_VADDR, file_with, got_stub, lazy_stubs
 
 COUNT: Final = 3
 RELA_SIZE: Final = 24
@@ -26,6 +27,15 @@ def described(tags: dict[int, int], table_offset: int = 0) -> int:
     dynamic = b"".join(struct.pack("<QQ", tag, value) for tag, value in tags.items()) + bytes(16)
     image = file_with((".plt", PLT_VADDR, lazy_stubs(COUNT)), got=bytes(got), dynamic=dynamic, section_headers=False)
     return sum(function.size for function in scan_stubs(image, 3).functions)
+
+
+def test_long_runs_of_what_fills_space_are_no_stubs() -> None:
+    """But for the bytes that an operand may end with."""
+    data = lazy_stubs(1) + b"\xcc" * 512
+    for more, others in ((b"", ()), (got_stub(), ((len(data), len(data) + 8),))):
+        ranges, left_out = find_stubs(file_with((".plt", PLT_VADDR, data + more)))
+        found = [(each.start_vaddr - PLT_VADDR, each.end_vaddr - PLT_VADDR) for each in ranges]
+        assert (found, left_out) == ([(0, 48), *others], ())
 
 
 @pytest.mark.parametrize(

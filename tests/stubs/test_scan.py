@@ -69,6 +69,12 @@ def test_what_fills_space_within_a_stub() -> None:
     assert summary(_plt(push_and_leave() + block).functions)[1][3] == [(0, 8), (5, 16)]
 
 
+def test_after_what_fills_space_a_stub_starts_at_an_aligned_address() -> None:
+    """push; jmp; nop; xor eax, eax; ret: what follows the nop has the frame of the push."""
+    block = b"\x68" + rel32(1) + b"\xe9" + rel32(-26) + b"\x90\x31\xc0\xc3" + b"\xcc" * 2
+    assert summary(_plt(push_and_leave() + block).functions)[1][3] == [(0, 8), (5, 16)]
+
+
 def test_no_capstone_is_imported_for_a_file_without_stubs() -> None:
     program = (
         "import sys\n"
@@ -83,8 +89,10 @@ def test_no_capstone_is_imported_for_a_file_without_stubs() -> None:
 # Who enters a first block
 
 
-def test_a_first_block_that_nothing_enters_is_left_out() -> None:
-    scan = _scan((".plt", PLT_VADDR, push_and_leave()), (".plt.got", PLT_VADDR + 16, got_stub()))
+@pytest.mark.parametrize("block", [push_and_leave(), b"\x48\x83\xec\x08\xff\x25" + rel32(0x2000) + b"\x90" * 6])
+def test_a_first_block_that_nothing_enters_is_left_out(block: bytes) -> None:
+    """It pushes, or subtracts from SP."""
+    scan = _scan((".plt", PLT_VADDR, block), (".plt.got", PLT_VADDR + 16, got_stub()))
     assert _reasons(scan) == [(PLT_VADDR, 16, Reason.ENTRY_UNKNOWN)]
     assert summary(scan.functions) == [(PLT_VADDR + 16, 8, 8, [(0, 8)])]
 
