@@ -31,6 +31,7 @@ from tests.support.conversion.variants import decode_made
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import CODE, TEXT_VADDR, Code, cie_of, debug_frame, linked_file
 from tests.support.needs import need
+from tests.support.placing.embedded import linked_of
 
 CODE_SIZE = 0x100
 
@@ -199,10 +200,7 @@ int main(int argc, char **argv) { return twice(argc) & 1; }
 @pytest.mark.oracle
 def test_gcc_without_asynchronous_tables(tmp_path: Path) -> None:
     """main() is in .debug_frame, the C library's start-up code in .eh_frame."""
-    (tmp_path / "a.c").write_text(C_SOURCE)
-    command = [need("gcc"), "-g", "-O1", "-fno-asynchronous-unwind-tables", "-o", "a", "a.c"]
-    subprocess.run(command, cwd=tmp_path, check=True)
-    image = load(str(tmp_path / "a"))
+    image = load(linked_of(tmp_path, C_SOURCE, "-g", "-fno-asynchronous-unwind-tables"))
     conversion = convert_checked(image, Options(level=1))
     names = image.names_of(conversion.section.starts)
     found = {names[start] for start in conversion.cfi.entries.starts if start in names}

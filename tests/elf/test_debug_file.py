@@ -2,7 +2,6 @@
 """Separate debug files: where they are found, which are refused, and what their CFI counts for."""
 
 import json
-import os
 import shutil
 import signal
 import struct
@@ -319,19 +318,6 @@ def test_by_checksum(tmp_path: Path, arch: Arch, name: str) -> None:
     assert find_debug_file(load(binary), "auto") is None
     with pytest.raises(InputError, match=r"another build: its CRC is \w{8}, that in \.gnu_debuglink \w{8}"):
         find_debug_file(load(binary), str(path))
-
-
-def test_what_cannot_be_opened(tmp_path: Path) -> None:
-    """A FIFO would block, and a device may have no end."""
-    folder = tmp_path / ".build-id" / "31"
-    folder.mkdir(parents=True)
-    fifo = folder / "323334.debug"
-    os.mkfifo(fifo)
-    for path, reason in ((fifo, "not a regular file"), ("/dev/zero", "not a regular file"), ("/no", "No such file")):
-        with pytest.raises(InputError, match=reason) as caught:
-            find_debug_file(load(program()), str(path))
-        assert caught.value.where == str(path)
-    assert find_debug_file(load(program()), str(tmp_path)) is None
 
 
 def test_a_link_names_a_file_and_nothing_else(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from cfi2sframe.trace import Frame, Memory, caller_of
 from cfi2sframe.trace.frames import interrupted_frame
 from tests.support.dwarf import cfi_asm as asm
 from tests.support.elf.samples import TEXT_VADDR, Code, linked_file
-from tests.support.needs import need, run
+from tests.support.placing.embedded import linked_of
 
 SP = 0x7000_0000
 #: What is before the code, and where that starts and the code.
@@ -80,10 +80,8 @@ def test_only_where_something_leads() -> None:
 @pytest.mark.oracle
 def test_the_rules_are_those_of_glibc(tmp_path: Path) -> None:
     """Glibc has CFI for its own code."""
-    source = tmp_path / "a.c"
-    source.write_text("#include <signal.h>\nint main(void) { return sigaction(1, 0, 0); }\n")
-    run(need("x86_64-linux-gnu-gcc"), "-static", "-o", tmp_path / "a", source)
-    image = load(tmp_path / "a")
+    source = "#include <signal.h>\nint main(void) { return sigaction(1, 0, 0); }\n"
+    image = load(linked_of(tmp_path, source, "-static", compiler="x86_64-linux-gnu-gcc"))
     vaddrs = [vaddr for vaddr, name in image.names_of(range(*span(image))).items() if name == "__restore_rt"]
     own, vaddr = file_of(AMD64, AMD64.signal_returns[0].code)
     for each in vaddrs:

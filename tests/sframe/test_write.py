@@ -159,17 +159,6 @@ def test_flexible_rows_and_signal_frames() -> None:
 BIG = 1 << 31
 
 
-def check_tail(arch: Arch, state: FrameState, info: int, words: tuple[int, ...], *, is_flexible: bool) -> None:
-    """Assert what follows a row's start, and that this is read as the same state; the words are signed."""
-    code = "bhi"[info >> 5 & 3]
-    tail = struct.pack(f"{arch.byte_order}B{len(words)}{code}", info, *words)
-    assert row_tail(state, arch, is_flexible=is_flexible) == tail
-    function = RawFunction(rows=b"\0" + tail, info2=int(is_flexible))
-    section = RawSection((function,), order=arch.byte_order, abi=arch.abi_id, fixed_ra=arch.fixed_ra_offset)
-    (body,) = read_section(section.assemble(), section.vaddr).bodies
-    assert body.states == (state,)
-
-
 def start_fields(version: int, *starts: int, vaddr: int, start_is_pcrel: bool) -> list[int]:
     """Return the start fields of functions in a section at an address."""
     body = body_of_rows((FrameRow(0, FrameState(at(7, 8), RA8)),))
@@ -194,25 +183,6 @@ def test_a_number_of_33_bits_is_refused(register: int, offset: int, word: int) -
 @pytest.mark.parametrize(
     ("arch", "state", "info", "words"),
     [
-        (AARCH64_LE, FrameState(at(31, 16), RA8), 0x05, (16, -8)),
-        (AARCH64_LE, FrameState(at(29, 16), RA8, saved(-16)), 0x06, (16, -8, -16)),
-        (AARCH64_LE, FrameState(at(31, 0), mangled_ra=True), 0x83, (0,)),
-        (AARCH64_LE, OUTERMOST, 0x00, ()),
-        (S390X, FrameState(at(15, 0)), 0x03, (-20,)),
-        (S390X, FrameState(at(15, 1176)), 0x03, (127,)),
-        (S390X, FrameState(at(11, 160), saved(-48), saved(-72)), 0x06, (0, -48, -72)),
-        (S390X, FrameState(at(15, 160), None, saved(-72)), 0x07, (0, 0, -72)),
-        (S390X, FrameState(at(15, 160), at(14, 0)), 0x05, (0, 29)),
-    ],
-)
-def test_default_words(arch: Arch, state: FrameState, info: int, words: tuple[int, ...]) -> None:
-    """Those that no section above has."""
-    check_tail(arch, state, info, words, is_flexible=False)
-
-
-@pytest.mark.parametrize(
-    ("arch", "state", "info", "words"),
-    [
         # Control: register << 3 | deref << 1 | has a register.
         (AMD64, FrameState(at(3, 16), RA8), 0x04, (0x19, 16)),
         (AMD64, FrameState(load(7, 16), RA8), 0x04, (0x3B, 16)),
@@ -230,7 +200,14 @@ def test_default_words(arch: Arch, state: FrameState, info: int, words: tuple[in
     ],
 )
 def test_flexible_words(arch: Arch, state: FrameState, info: int, words: tuple[int, ...]) -> None:
-    check_tail(arch, state, info, words, is_flexible=True)
+    """What follows a row's start, which is read as the same state; the words are signed."""
+    code = "bhi"[info >> 5 & 3]
+    tail = struct.pack(f"{arch.byte_order}B{len(words)}{code}", info, *words)
+    assert row_tail(state, arch, is_flexible=True) == tail
+    function = RawFunction(rows=b"\0" + tail, info2=1)
+    section = RawSection((function,), order=arch.byte_order, abi=arch.abi_id, fixed_ra=arch.fixed_ra_offset)
+    (body,) = read_section(section.assemble(), section.vaddr).bodies
+    assert body.states == (state,)
 
 
 # Places

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stubs that linkers write: at every byte, the row found is the stack depth measured and the one the CFI gives."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import pytest
 
@@ -15,14 +16,56 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.sframe.model import Function, FunctionBody
 from cfi2sframe.stubs.scan import scan_stubs
 from cfi2sframe.why import Reason
+from tests.support.instructions.execution import MEMORY_SIZE, TARGETS
 from tests.support.oracle import known_wrong
 from tests.support.oracle.tools import find_binutils
-from tests.support.placing.embedded import linked_program
-from tests.support.stubs.emulate import measure
+from tests.support.placing.embedded import linked_program, without_section_headers
 from tests.support.stubs.handmade import depth_at
 from tests.support.stubs.linked import FOREIGN_VARIANTS, VARIANTS, Shape, Variant, label, link
 
 pytestmark = pytest.mark.oracle
+
+_STACK_SIZE: Final = 0x10000
+#: A stub that runs longer has lost its way.
+_MAX_STEPS: Final = 100
+
+
+class Measured(NamedTuple):
+    """An executed instruction: its size in bytes, and every distance of the CFA from SP that it was met with."""
+
+    size: int
+    depths: frozenset[int]
+
+
+def measure(image: ElfImage, ranges: Iterable[range], entries: Iterable[int]) -> dict[int, Measured]:
+    """Execute stubs from each entry until they leave the ranges; skip the test where there is no emulator."""
+    unicorn = pytest.importorskip("unicorn", reason="no unicorn: make venv")
+    (target,) = (target for target in TARGETS.values() if target.abi.arch is image.arch)
+    emulator, numbers, _ = target.open(unicorn)
+    covered, sp_register = tuple(ranges), numbers[image.arch.sp_register]
+    sizes: dict[int, int] = {}
+    depths: dict[int, set[int]] = {}
+    entry_sp, entry_depth = MEMORY_SIZE - _STACK_SIZE // 2, {"AMD64": 8, "s390x": 160}.get(image.arch.name, 0)
+
+    def on_instruction(emulator: Any, pc: int, size: int, _user: object) -> None:  # noqa: ANN401
+        if not any(pc in each for each in covered):
+            emulator.emu_stop()
+            return
+        sizes[pc] = size
+        depths.setdefault(pc, set()).add(entry_depth + entry_sp - emulator.reg_read(sp_register))
+
+    for segment in image.loads:
+        content = image.data[segment.file_offset : segment.file_offset + segment.file_size]
+        emulator.mem_write(segment.vaddr, bytes(content))
+    emulator.hook_add(unicorn.UC_HOOK_CODE, on_instruction)
+    for entry in entries:
+        emulator.reg_write(sp_register, entry_sp)
+        # The word at SP, which is the return address of AMD64, leads nowhere.
+        emulator.mem_write(MEMORY_SIZE - _STACK_SIZE, bytes(_STACK_SIZE))
+        with suppress(unicorn.UcError):  # at an address that only the dynamic loader would have put there
+            emulator.emu_start(entry, 0, count=_MAX_STEPS)
+    return {pc: Measured(sizes[pc], frozenset(found)) for pc, found in depths.items()}
+
 
 #: The thunk of lld's retpolines is entered from the first block with 16 bytes more than from the other stubs.
 AMBIGUOUS: Final = {("lld", "retpoline"): range(0x20, 0x30)}
@@ -118,10 +161,7 @@ def test_without_section_headers_the_same_is_found(image: ElfImage, conversion: 
         pytest.skip("nothing in a static program without section headers leads to its stubs")
     if (variant.linker, variant.name) == ("lld", "retpoline-now"):
         pytest.skip("GOT slots are empty: nothing leads to the stubs")
-    data = bytearray(bytes(image.data))
-    data[40:48] = bytes(8)  # e_shoff
-    data[60:64] = bytes(4)  # e_shnum, e_shstrndx
-    bare = load(bytes(data), "bare")
+    bare = load(without_section_headers(bytes(image.data)), "bare")
     assert not bare.sections
     pcs = [pc for covered in _ranges(image).values() for pc in covered]
     found = scan_stubs(bare, 3).functions

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stubs spelled out byte by byte: what is described, what is left out, and why."""
 
-import random
 import struct
 import subprocess
 import sys
@@ -155,22 +154,6 @@ def test_blocks_that_make_no_sense_are_left_out(block: bytes, reason: Reason) ->
     scan = _plt(block * 2)
     assert {skip.reason for skip in scan.left_out} == {reason}
     assert scan.left_out[0].start_vaddr == PLT_VADDR
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_whatever_the_bytes_the_answer_is_whole_and_in_order(seed: int) -> None:
-    generator = random.Random(seed)  # noqa: S311
-    data = bytearray(lazy_stubs(6) + got_stub() * 2)
-    for _ in range(generator.randrange(1, 12)):
-        data[generator.randrange(len(data))] = generator.randrange(256)
-    scan = _plt(bytes(data))
-    parts = sorted([(f.start_vaddr, f.size) for f in scan.functions] + [(s.start_vaddr, s.size) for s in scan.left_out])
-    position = PLT_VADDR
-    for start, size in parts:
-        assert start == position
-        position += size
-    assert position == PLT_VADDR + len(data)
-    assert list(scan.functions) == sorted(scan.functions, key=lambda function: function.start_vaddr)
 
 
 # Version 1

@@ -10,6 +10,7 @@ from cfi2sframe.trace.store import functions_of
 from tests.support import cli
 from tests.support.gotable.go_programs import go_build
 from tests.support.needs import need, run
+from tests.support.placing.embedded import linked_of
 
 SOURCE = """
 __attribute__((noinline)) static int hidden(int n) { volatile char room[64]; room[n] = 1; return room[n]; }
@@ -36,9 +37,7 @@ def test_a_stripped_go_program_has_the_names_of_its_symbols(tmp_path: Path) -> N
 
 def test_symbols_in_gnu_debugdata(tmp_path: Path) -> None:
     """As Fedora makes them: a copy of the symbols alone, by xz; damaged ones do not matter."""
-    (tmp_path / "a.c").write_text(SOURCE)
-    program, stripped = tmp_path / "program", tmp_path / "stripped"
-    run(need("gcc"), "-O1", "-o", program, tmp_path / "a.c")
+    program, stripped = linked_of(tmp_path, SOURCE), tmp_path / "stripped"
     run(need("objcopy"), "--only-keep-debug", program, tmp_path / "debug")
     run("objcopy", "--strip-all", program, stripped)
     assert "hidden" not in {name for _, _, name in functions_of(load(stripped))}

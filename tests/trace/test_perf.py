@@ -16,7 +16,8 @@ from cfi2sframe.trace import Recording
 from cfi2sframe.trace.profile import place_of
 from tests.support import cli
 from tests.support.contrib import ROOT
-from tests.support.needs import attempt, need, run
+from tests.support.needs import attempt, need
+from tests.support.placing.embedded import linked_of
 
 pytestmark = pytest.mark.oracle
 
@@ -66,10 +67,7 @@ def chains_of(text: str) -> Iterator[tuple[tuple[str, str], list[int]]]:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("program")
-    (folder / "program.c").write_text(SOURCE)
-    run(need("gcc"), "-O2", "-pthread", "-o", folder / "program", folder / "program.c")
-    return folder / "program"
+    return linked_of(tmp_path_factory.mktemp("program"), SOURCE, "-O2", "-pthread")
 
 
 def record(program: Path, *options: str) -> Path:
@@ -175,21 +173,8 @@ def test_no_chain_contradicts_perf(program: Path) -> None:
 def test_what_perf_writes_to_a_pipe(program: Path, options: tuple[str, ...]) -> None:
     if options:
         pytest.importorskip("zstandard")
-    command = [
-        need("perf"),
-        "record",
-        "-q",
-        *options,
-        "-F",
-        "199",
-        "-e",
-        "cpu-clock:u",
-        "--call-graph",
-        "dwarf",
-        "-o",
-        "-",
-    ]
-    done = subprocess.run([*command, "-o", "-", program], capture_output=True, check=False, timeout=60)
+    words = ("record", "-q", *options, "-F", "199", "-e", "cpu-clock:u", "--call-graph", "dwarf", "-o", "-")
+    done = subprocess.run([need("perf"), *words, program], capture_output=True, check=False, timeout=60)
     if done.returncode:
         pytest.skip(f"perf cannot record here: {done.stderr.decode()[-200:]}")
     counted = json.loads(cli.run("trace", "-", "--format", "json", stdin=done.stdout).out)

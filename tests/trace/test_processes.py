@@ -35,6 +35,7 @@ from cfi2sframe.trace.live import Process, stopped_threads
 from cfi2sframe.trace.store import ModuleFile
 from tests.support import cli
 from tests.support.needs import need, run
+from tests.support.placing.embedded import linked_of
 from tests.support.trace.judges import functions_of
 
 pytestmark = [
@@ -131,9 +132,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def compiled(source: str, folder: Path, *flags: str) -> Path:
-    (folder / "program.c").write_text(source)
-    run(need("gcc"), "-O1", "-fomit-frame-pointer", *flags, "-o", folder / "program", folder / "program.c")
-    return folder / "program"
+    return linked_of(folder, source, "-fomit-frame-pointer", *flags)
 
 
 def traced_or_skip(pid: int, store: FileStore) -> Traced:
@@ -410,24 +409,6 @@ def test_a_process_with_mounts_of_its_own(tmp_path: Path, store: FileStore) -> N
         traced = traced_or_skip(process.pid, store)
     assert functions_of(traced, traced.threads[0]).count("dive") == 4
     assert not program.exists()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="changes its root, as root")
-def test_debug_files_in_another_root(tmp_path: Path) -> None:
-    """A link in the root of a process leads to a debug file that is in it, and to none outside."""
-    flags = ("-g", "-fno-asynchronous-unwind-tables", "-Wl,--build-id=sha1", "-static-pie")
-    program, root = compiled(DEEP.replace("5000", "3"), tmp_path, *flags), tmp_path / "root"
-    outside, inside = tmp_path / "program.debug", root / "held"
-    root.mkdir()
-    run(need("objcopy"), "--only-keep-debug", program, outside)
-    run("objcopy", "--strip-all", f"--add-gnu-debuglink={outside}", program, root / "program")
-    with running("chroot", root, "/program") as process:
-        (root / "program.debug").symlink_to(outside)
-        assert "dive" not in str(traced_or_skip(process.pid, FileStore()))
-        inside.write_bytes(outside.read_bytes())
-        (root / "program.debug").unlink()
-        (root / "program.debug").symlink_to("/held")
-        assert str(traced_or_skip(process.pid, FileStore())).count(" dive+") == 4
 
 
 def test_rows_and_names_of_debug_files(tmp_path: Path) -> None:

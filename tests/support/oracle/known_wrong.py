@@ -25,8 +25,6 @@ class KnownWrong(NamedTuple):
 
 # fmt: off
 KNOWN_WRONG: Final = (
-    KnownWrong("readelf", "2.40 2.44", "sframe-relocations",
-               "the relocations of an object's .sframe are not applied: every function starts at 0"),
     KnownWrong("readelf", "2.40", "sframe-fixed-ra",
                "an RA at the fixed offset of the header is printed as unchanged"),
     KnownWrong("readelf", "2.44 2.47", "sframe-shared-rows-of-the-other-byte-order",
