@@ -78,6 +78,7 @@ class RelocatedCode:
         arch = image.arch
         data = bytearray(content)
         forms = {arch.absolute_relocation: _WORD, arch.pc64_relocation: _WORD, **arch.branch_relocations}
+        data_order: Literal["little", "big"] = "little" if arch.byte_order == "<" else "big"
         for table in self._relocations.get(section.index, ()):
             try:
                 entries = image.records(table, "QQq")
@@ -92,7 +93,9 @@ class RelocatedCode:
                 if target is None:
                     target = self._first_import + _IMPORT_SIZE * (info >> 32)
                 origin = 0 if info & 0xFFFFFFFF == arch.absolute_relocation else section.vaddr + offset
-                _write(data, offset, form, target + addend - origin, arch.instruction_order)
+                # Big-endian AArch64 has little-endian instructions.
+                order = data_order if form is _WORD else arch.instruction_order
+                _write(data, offset, form, target + addend - origin, order)
         return bytes(data)
 
 

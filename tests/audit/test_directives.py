@@ -363,6 +363,13 @@ def test_other_abis(name: str, tmp_path: Path) -> None:
     assert not result.undecided
 
 
+@pytest.mark.parametrize("order", ["-mlittle-endian", "-mbig-endian"])
+def test_a_table_of_jumps_in_an_object_has_the_byte_order_of_data(order: str, tmp_path: Path) -> None:
+    body = "cmp x0, #1; b.hi 3f; adr x1, t; ldr x1, [x1, x0, lsl #3]; br x1; 1: nop; ret; 2: nop; ret; 3: ret"
+    path = assembled(function(f"{body}; .balign 8; t: .xword 1b, 2b"), tmp_path, A64, order)
+    assert audited(path).agreed_count == 10
+
+
 def test_a_signature_that_one_of_two_paths_has_made_decides_nothing(tmp_path: Path) -> None:
     result = audited(assembled(function("cbz x0, 1f; paciasp; 1: nop; br x1"), tmp_path, A64))
     assert (said_of(result), result.undecided) == ([], {Reason.NOT_FOLLOWED.value: 2})

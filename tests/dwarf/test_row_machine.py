@@ -186,8 +186,14 @@ def misuses(arch: Arch) -> dict[str, Misuse]:
     return {f"DW_CFA_{name}": case for name, case in wrong.items()}
 
 
+def has_operands(arch: Arch, name: str) -> bool:
+    """Return whether the instruction of a case can be cut off."""
+    return len(encode(arch, table(arch)[name].instruction)) > 1
+
+
 ALL_OPCODES = tuple(name for name in vars(d) if name.startswith("DW_CFA_"))
 CASES = [pytest.param(arch, name, id=f"{arch.name}-{name[7:]}") for arch in ARCHES for name in table(arch)]
+WITH_OPERANDS = [(arch, name) for arch in ARCHES for name in table(arch) if has_operands(arch, name)]
 MISUSES = [pytest.param(arch, name, id=f"{arch.name}-{name[7:]}") for arch in ARCHES for name in misuses(arch)]
 
 
@@ -211,14 +217,12 @@ def test_right(arch: Arch, name: str) -> None:
     assert rows == (CfiRow(0, case.expected), CfiRow(case.advance_delta + 6, changed))
 
 
-@pytest.mark.parametrize(("arch", "name"), CASES)
+@pytest.mark.parametrize(("arch", "name"), WITH_OPERANDS)
 def test_truncated_at_every_byte(arch: Arch, name: str) -> None:
     case = table(arch)[name]
     setup, whole = encode(arch, *case.setup), encode(arch, case.instruction)
     step = 1 if len(whole) < 32 else 17
     for size in [1, *range(2, len(whole), step)]:
-        if size >= len(whole):
-            continue
         with pytest.raises(CfiError, match="truncated") as caught:
             run(usual_cie(arch), setup + whole[:size], arch, location(arch))
         assert caught.value.offset == len(setup)

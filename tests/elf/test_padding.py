@@ -361,6 +361,13 @@ def test_relocations_of_an_object(arch: Arch, relocation: asm.Relocation, is_pad
     assert padding_in_object(image) == [(SIZE, SIZE + 16)] * is_padding
 
 
+def test_relocations_of_no_section() -> None:
+    """As some tools leave them; they refer to nothing."""
+    file = File(object_with(asm.Relocation(".data", 0, START, ABS64, SIZE)).data[:])
+    file.section(".rela.data").info = 99
+    assert padding_in_object(load(bytes(file), "in.o")) == [(SIZE, SIZE + 16)]
+
+
 # What a section says of padding: tests/verification/test_columns.py has all that is allowed
 
 

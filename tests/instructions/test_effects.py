@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe import load
-from cfi2sframe.instructions import amd64, s390x
+from cfi2sframe.instructions import aarch64, amd64, s390x
 from cfi2sframe.instructions.effects import Op, Step
+from tests.support.elf.referring import adrp, words
 from tests.support.instructions.assembled import codes_of
 from tests.support.instructions.execution import TARGETS, Checker, examples
 from tests.support.oracle.targets import S390
@@ -211,6 +212,27 @@ def test_lists_of_vectors_store_what_they_may_hold(operands: str, size: int) -> 
     effect = TARGETS["aarch64"].abi.effect_of(0, 4, "st1", operands)
     assert effect is not None
     assert [(step.op, step.size) for step in effect.steps] == [(Op.STORE, size)]
+
+
+@pytest.mark.parametrize(("base", "op"), [("sp", Op.MOVE_FRAME), ("x2", Op.FORGET)])
+def test_a_base_that_moves_by_a_register_is_not_known(base: str, op: Op) -> None:
+    """Of SP, that it moves is."""
+    effect = TARGETS["aarch64"].abi.effect_of(0, 4, "st1", f"{{v0.16b}}, [{base}], x1")
+    assert effect is not None
+    assert effect.steps[-1].op is op
+    assert effect.steps[-1].register == {"sp": 31, "x2": 2}[base]
+
+
+def test_addresses_to_which_instructions_of_aarch64_refer() -> None:
+    """ADRP with each ADD of a number to its register; with another register, a shifted number or SUB, there is none."""
+    pages, add = adrp(0x2000, 0x5000, 3), 0x91000060 | 0x123 << 10
+    for other in (0x91000080 | 0x123 << 10, 0x91400060 | 0x123 << 10, 0xD1000060 | 0x123 << 10, 0x8B030060):
+        code = words(pages, other, add, 0x91000064 | 0x456 << 10)
+        assert list(aarch64.ABI.references(code, 0x2000, False)) == [(0x2000, 0x5123), (0x2000, 0x5456)]
+    # ADR, B and BL, in front and back.
+    code = words(0x10000040, 0x17FFFFFF, 0x94000002, 0xF0FFFFE3, add)
+    places = [(0x2000, 0x2008), (0x2004, 0x2000), (0x2008, 0x2010), (0x200C, 0x1123)]
+    assert list(aarch64.ABI.references(code, 0x2000, False)) == places
 
 
 #: What selects one of the legacy instructions of AMD64 that have an opcode: the bytes before it.
