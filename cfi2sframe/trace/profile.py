@@ -135,11 +135,11 @@ class Profile:
             function = shown_name(names.get(end.symbol, end.symbol))
             words = (end.kind, os.path.basename(end.module) or "?", function, end.detail)
             lines.append(f"{self._share(number):>8} {number:>8,}  {printable('  '.join(filter(None, words)))}")
-        lines += [f"and {len(self.ends) - _MAX_LINES:,} more places"] * (len(self.ends) > _MAX_LINES)
+        lines += [f"and {counted(len(self.ends) - _MAX_LINES, 'more place')}"] * (len(self.ends) > _MAX_LINES)
         modules = self.recording.modules
         lines += ["", "rows of"]
         lines += [f"{module.source:<10} {printable(module.name)}" for module in modules[:_MAX_LINES]]
-        lines += [f"and {len(modules) - _MAX_LINES:,} more files"] * (len(modules) > _MAX_LINES)
+        lines += [f"and {counted(len(modules) - _MAX_LINES, 'more file')}"] * (len(modules) > _MAX_LINES)
         return "\n".join(lines)
 
     @property

@@ -12,6 +12,7 @@ from cfi2sframe.abi import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.errors import InputError
 from cfi2sframe.trace import FileStore, Profile, WalkedSample, Wanted
 from cfi2sframe.trace import Recording as Reader
+from cfi2sframe.trace.profile import End
 from tests.support.trace import recordings as r
 from tests.support.trace.core_files import BIAS, BUILD_ID, PAGE, TEXT_VADDR, moved, written_program
 
@@ -194,6 +195,30 @@ def test_events_without_stacks_beside_one_that_has_them(path: str, store: FileSt
     assert endings(r.Recording(AMD64, (mapping, *samples), (bare, full)).file(), store) == ["no stack", "outermost"]
     with pytest.raises(InputError, match="perf record --call-graph dwarf"):
         walked(r.Recording(AMD64, samples[:1], (bare,)).file())
+
+
+def test_records_end_with_the_fields_of_their_own_event(path: str, store: FileStore) -> None:
+    """The time of a mapping is before that of its CPU, which the first event has not."""
+    plain, made = r.Event().sample_type | r.IDENTIFIER, r.recorded(AMD64)
+    events = (r.Event(plain, ids=(8,)), r.Event(plain | 1 << 7, ids=(9,)))
+    mapping = r.record(AMD64, r.MMAP2, r.mapped(AMD64, 20, path)[8:] + struct.pack("<QQ", 99, 9), 2)
+    records = (mapping, r.sample(AMD64, 50, made.frame, made.data, number=8))
+    assert endings(r.Recording(AMD64, records, events).file(), store) == ["outermost"]
+
+
+@pytest.mark.parametrize(("size", "is_cut"), [(1 << 15, True), ((1 << 15) - 8, False)])
+def test_a_stack_as_large_as_was_asked_for_is_cut(size: int, *, is_cut: bool) -> None:
+    taken = r.sample(AMD64, 30, r.recorded(AMD64).frame, bytes(size))
+    assert [w.sample.is_stack_cut for w in walked(r.Recording(AMD64, (taken,)).file())] == [is_cut]
+
+
+@pytest.mark.parametrize(("count", "more"), [(30, []), (31, ["and 1 more place"])])
+def test_the_text_names_thirty_places_where_stacks_end(count: int, more: list[str], path: str) -> None:
+    profile = Profile(recording := Reader(r.plain_recording(AMD64, path).file()))
+    for each in recording:
+        profile.add(each)
+    profile.ends.update({End("no-row", path, f"f{number}", ""): 1 for number in range(count)})
+    assert [line for line in str(profile).splitlines() if line.startswith("and ")] == more
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="has the vDSO of AMD64")
