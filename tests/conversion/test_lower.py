@@ -105,7 +105,7 @@ LEFT_OUT = {
         Case(AMD64, state(AMD64, is_expression(DEREF_PLUS)), "breg7 40; deref; plus_uconst 8", ALL),
         Case(AMD64, state(AMD64, is_expression(DAMAGED)), "bytes 77", ALL),
         Case(AMD64, state(AMD64, is_expression(b"")), "", ALL),
-        Case(AMD64, state(AMD64, is_expression(RSP_16_DEREF)), "(rsp+16)", OLD, FrameState(load(7, 16), RA8)),
+        Case(AMD64, state(AMD64, LOADED), "(rsp+16)", OLD, FrameState(load(7, 16), RA8)),
     ),
     Reason.CFA_BASE_REGISTER: (
         Case(AMD64, state(AMD64, register_offset(3, 16)), "rbx+16", OLD, FrameState(at(3, 16), RA8)),
@@ -152,6 +152,8 @@ LEFT_OUT = {
     ),
     Reason.FP_IS_CFA_VALUE: (
         Case(AMD64, state(AMD64, LOADED, fp=value_at_cfa(-16)), "CFA-16", ALL),
+        Case(AMD64, state(AMD64, LOADED, fp=value_at_cfa(0)), "CFA+0", OLD,
+             FrameState(load(7, 16), RA8, load(7, 16))),
         # GHC's code with -g.
         Case(AMD64, state(AMD64, fp=value_at_cfa(-16)), "CFA-16", OLD, FrameState(ENTRY, RA8, at(7, -8))),
     ),
@@ -268,6 +270,7 @@ def test_a_return_column_that_is_no_register() -> None:
         (AMD64, state(AMD64, register_offset(7, BIG - 1)), FrameState(at(7, BIG - 1), RA8)),
         (AMD64, state(AMD64, register_offset(7, -BIG)), FrameState(at(7, -BIG), RA8)),
         (AMD64, state(AMD64, fp=at_cfa(-BIG)), FrameState(at(7, 8), RA8, saved(-BIG))),
+        (AMD64, state(AMD64, fp=at_cfa(-15)), FrameState(at(7, 8), RA8, saved(-15))),
         (AARCH64_LE, state(AARCH64_LE, ra=in_register(30)), FrameState(at(31, 0))),
         (AARCH64_BE, state(AARCH64_BE, ra=at_cfa(-8), fp=at_cfa(-16)), FrameState(at(31, 0), RA8, saved(-16))),
         (

@@ -227,7 +227,7 @@ def test_addresses_to_which_instructions_of_aarch64_refer() -> None:
     """ADRP with each ADD of a number to its register; with another register, a shifted number or SUB, there is none."""
     pages, add = adrp(0x2000, 0x5000, 3), 0x91000060 | 0x123 << 10
     for other in (0x91000080 | 0x123 << 10, 0x91400060 | 0x123 << 10, 0xD1000060 | 0x123 << 10, 0x8B030060):
-        code = words(pages, other, add, 0x91000064 | 0x456 << 10)
+        code = words(pages, other, add, 0x91000065 | 0x456 << 10)
         assert list(aarch64.ABI.references(code, 0x2000, False)) == [(0x2000, 0x5123), (0x2000, 0x5456)]
     # ADR, B and BL, in front and back.
     code = words(0x10000040, 0x17FFFFFF, 0x94000002, 0xF0FFFFE3, add)
