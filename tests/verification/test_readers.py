@@ -201,6 +201,12 @@ def test_linux_on_arm64_wants_functions_of_modules_in_their_text() -> None:
         assert [broken.rule for broken in verdict.broken] == rules
 
 
+def test_libsframe_reads_s390x_since_it_has_been_defined() -> None:
+    """The release before takes CFAs for others, and does not complain; of all else, `test_readers_oracle` asks it."""
+    section = RawSection((RawFunction(rows=b"\x00\x03\x08"),), 2, flags=1, order=">", abi=4, fixed_ra=0)
+    assert [verdict.releases for verdict in verdicts("libsframe", section) if verdict.reads_it] == ["2.47"]
+
+
 def test_several_segments() -> None:
     section = RawSection((RawFunction(), RawFunction(0x20010)))
     (verdict,) = verdicts("kernel", section, linked_image(cuts=(0x10,)))

@@ -35,7 +35,6 @@ SECTIONS: Final = {
     "version 2, frame pointer": RawSection(version=2, flags=3),
     "version 2 errata 1": RawSection(version=2, flags=5),
     "version 2, unknown flag": RawSection(version=2, flags=0x11),
-    "version 2 of s390x": RawSection((RawFunction(rows=b"\x00\x03\x08"),), 2, ">", flags=1, abi=4, fixed_ra=0),
     "version 3": RawSection(),
     "version 3, frame pointer": RawSection(flags=7),
     "version 3, unknown flag": RawSection(flags=0x15),
