@@ -60,6 +60,8 @@ def test_rows_of_blocks_off_their_size_start_with_an_aligned_address() -> None:
     # The stubs jump out of the section, which is nothing to them.
     assert summary(scan.functions) == [(start, 8, 0, [(0, 8)]), (start + 8, 40, 16, [(0, 8), (3, 16), (8, 8)])]
     assert [depth_at(scan.functions, start + d) for d in range(48)] == ([8] * 11 + [16] * 5) * 3
+    # One stub repeats nothing.
+    assert summary(_scan((".plt", start, lazy_stub(0, 16))).functions) == [(start, 16, 0, LAZY_ROWS)]
 
 
 def test_what_fills_space_within_a_stub() -> None:
