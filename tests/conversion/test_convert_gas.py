@@ -63,11 +63,6 @@ CASES: Final = [(key, name) for key, assembler in ASSEMBLERS.items() for name in
 AT_THE_CFA: Final = "signal-frame.s"
 
 
-def version_of(assembler: Assembler) -> str:
-    """Return the version of the tools; cross tools of the machine are of one release with its own."""
-    return find_binutils(assembler.version).version
-
-
 def pair_by(assembler: Assembler, name: str, folder: Path) -> Pair | None:
     """Assemble a source with SFrame, and convert it; None where the assembler gives up because of SFrame."""
     source = SOURCES / assembler.target / name
@@ -86,25 +81,13 @@ def pair_by(assembler: Assembler, name: str, folder: Path) -> Pair | None:
     return pair_of(path, assembler.said) if path else None
 
 
-class Assembled(NamedTuple):
-    """A source's object by an assembler, and ours; the tests of a case follow one another, and share it."""
-
-    assembler: Assembler
-    name: str
-    pair: Pair | None
-
-
-@pytest.fixture(scope="module")
-def assembled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Assembled:
-    key, name = request.param
+@pytest.mark.parametrize(("key", "name"), CASES)
+def test_same_meaning_in_no_more_rows(key: str, name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     assembler = ASSEMBLERS[key]
-    return Assembled(assembler, name, pair_by(assembler, name, tmp_path_factory.mktemp("gas")))
-
-
-@pytest.mark.parametrize("assembled", CASES, indirect=True, ids="-".join)
-def test_same_meaning_in_no_more_rows(assembled: Assembled, request: pytest.FixtureRequest) -> None:
-    assembler, name, pair = assembled
-    known_wrong.expect_failure(request, assembler.case(name), "gas", version_of(assembler))
+    # Cross tools of the machine are of one release with its own.
+    version = find_binutils(assembler.version).version
+    known_wrong.expect_failure(request, assembler.case(name), "gas", version)
+    pair = pair_by(assembler, name, tmp_path)
     if pair is None:
         return
     if pair.theirs is not None:

@@ -24,7 +24,6 @@ class Pair(NamedTuple):
     """An object of GNU as, its own SFrame section, and ours; None where there is no section."""
 
     image: ElfImage
-    path: Path
     theirs: DecodedSection | None
     ours: Section | None
     #: The padding that our functions reach over and theirs do not.
@@ -58,7 +57,7 @@ def pair_of(path: Path, options: Options) -> Pair:
         conversion = convert(image, **options._asdict())
         data, padding = conversion.data, conversion.padding
     ours = decode_raw(image, data, 0, options) if data else None
-    return Pair(image, path, theirs, ours, padding)
+    return Pair(image, theirs, ours, padding)
 
 
 def functions_of(section: Section | None) -> list[Function]:
