@@ -93,6 +93,17 @@ def test_any_instructions(abi: str, data: st.DataObject, seed: int, checkers: di
         assert checkers[abi].check(code, choice) == []
 
 
+@pytest.mark.oracle
+def test_flags_that_an_instruction_sets_do_not_stop_the_next(checkers: dict[str, Checker]) -> None:
+    """POPF may ask for single steps."""
+    checker = checkers["amd64"]
+    for seed in range(8):
+        assert checker.check(b"\x9d", random.Random(seed)) == []  # noqa: S311
+        before = checker.executed["add"]
+        assert checker.check(b"\x01\xc0", random.Random(seed)) == []  # noqa: S311
+        assert checker.executed["add"] > before
+
+
 #: STP with write-back, LDP of the same, SUB of SP, ADD of an extended register.
 _SAMPLE: Final = (0xA9BE7BFD, 0xA8C27BFD, 0xD10083FF, 0x8B22C820)
 

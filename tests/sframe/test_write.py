@@ -241,6 +241,15 @@ def test_starts_of_64_bits_reach_everything(start: int, vaddr: int, field: int) 
     assert start_fields(3, start, vaddr=vaddr, start_is_pcrel=True) == [field]
 
 
+@pytest.mark.parametrize(
+    ("version", "is_sorted", "is_pcrel", "flags"),
+    [(1, True, False, 1), (2, True, True, 5), (2, False, True, 4), (2, False, False, 0), (3, True, True, 5)],
+)
+def test_flags(version: int, is_sorted: bool, is_pcrel: bool, flags: int) -> None:  # noqa: FBT001
+    section = Section(version, 3, (), (), (), is_sorted, is_pcrel)
+    assert section_bytes(section, AMD64, 0)[3] == flags
+
+
 class Starts(tuple[int, ...]):
     """The starts of a body that many functions share: the look-up of each function hashes no start."""
 

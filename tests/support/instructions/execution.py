@@ -177,6 +177,7 @@ class Checker:
         self._effect_of = effect_of or target.abi.effect_of
         self._order: Final = "big" if target.abi is s390x.ABI else "little"
         self._emulator, self._numbers, self._pc = target.open(self.unicorn)
+        self._at_start = self._emulator.context_save()
         self.disassembler = open_disassembler(target.abi.disassembler, "code is read")
         #: By mnemonic: how often an instruction could be executed.
         self.executed = Counter[str]()
@@ -248,6 +249,8 @@ class Checker:
     def _execute(self, code: bytes, before: dict[int, int], window: bytes) -> Executed | None:
         """Execute one instruction; return None where the emulator cannot, or it is refused."""
         emulator, uc = self._emulator, self.unicorn
+        # After flags from POPF, such as that for single steps, no instruction would be executed any more.
+        emulator.context_restore(self._at_start)
         emulator.mem_write(CODE_VADDR, code)
         emulator.mem_write(_WINDOW_VADDR, window)
         emulator.ctl_flush_tb()
