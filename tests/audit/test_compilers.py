@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing contradicts what compilers write for whole functions; faults put into it are found by `audit`, nearly all.
+"""Nothing contradicts what compilers write for whole functions; faults put into it are all found by `audit`.
 
 One directive of each function is changed at a time. What is no fault is not made: a rule that comes late for a register
 that still has its value, and one that outlives its register where the slot is still the frame's or in the red zone.
@@ -169,9 +169,8 @@ def test_a_function_of_each_kind_of_frame(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("compiler", "options"), CASES)
 def test_functions_of_a_program(compiler: str, options: str, tmp_path: Path) -> None:
     faults = list(measure(compiled(compiler, options, SOURCE), tmp_path))
-    missed = [fault for fault in faults if not fault.is_found]
     assert len(faults) > 100
-    assert len(missed) <= 0.01 * len(faults), missed
+    assert [fault for fault in faults if not fault.is_found] == []
 
 
 # What is right
