@@ -58,7 +58,7 @@ def test_an_unforeseen_error_is_one_line() -> None:
     script = "import cfi2sframe.cli as cli; cli.main = lambda: {}['a\\nb']; cli.run()"
     done = run_python("-c", script)
     assert (done.returncode, done.stdout) == (3, "")
-    line = r"cfi2sframe: internal error: KeyError: 'a\\\\nb' at __main__:1; please report it\n"
+    line = r"cfi2sframe: error: internal error: KeyError: 'a\\\\nb' at __main__:1; please report it\n"
     assert re.fullmatch(line, done.stderr), done.stderr
 
 

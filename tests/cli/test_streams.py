@@ -175,7 +175,7 @@ def test_a_full_standard_output(good: Path, raw: Path, arguments: str) -> None:
 def test_a_full_standard_output_without_a_file(tmp_path: Path, command: str) -> None:
     programs = install_programs(tmp_path / "programs")
     done = shell(f'"$1"/{command} >/dev/full', programs)
-    assert (done.returncode, done.stderr) == (3, "cfi2sframe: No space left on device\n")
+    assert (done.returncode, done.stderr) == (3, "cfi2sframe: error: No space left on device\n")
 
 
 def test_the_help_of_a_wrapper_that_nobody_reads(tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ FORBIDDEN = {
     *("subprocess", "socket", "ssl", "http", "urllib", "ftplib", "smtplib", "xmlrpc", "asyncio", "pty", "ctypes"),
     *("pickle", "marshal", "shelve", "webbrowser", "multiprocessing"),
 }
-#: `ctypes` is how a live process is held still, and how a copy of this process asks not to survive it;
-#: `subprocess` starts c++filt and asks a driver what it would run; `multiprocessing` makes the copies.
+#: `ctypes` is how a live process is held still, how a copy of this process asks not to survive it, and how capstone is
+#: called; `subprocess` starts c++filt and asks a driver what it would run; `multiprocessing` makes the copies.
 ALLOWED = {
     ("trace/live.py", "ctypes"),
+    ("elf/capstone5.py", "ctypes"),
     ("process/demangle.py", "subprocess"),
     ("cli/wrapper/programs.py", "subprocess"),
     ("process/batch.py", "ctypes"),
