@@ -27,7 +27,7 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.segments import SegmentMap
 from cfi2sframe.errors import ElfError, EmbedError, PayloadError
 from cfi2sframe.placing.undo import record_span
-from cfi2sframe.range_map import Span, touches, united
+from cfi2sframe.range_map import Span, holder_of, touches, united
 from cfi2sframe.text import counted, shown_name
 
 #: Linux does not load a file with more than 64 KiB of program headers.
@@ -252,8 +252,10 @@ def _refuse_sections(file: LinkedFile) -> None:
 
 
 def _is_mapped(file: LinkedFile, section: ElfSection) -> bool:
-    is_held = file.segment_map.offset_of(section.vaddr, section.size) == section.file_offset
-    if is_held or section.flags & c.SHF_TLS:
+    distance, span = section.vaddr - section.file_offset, Span(section.vaddr, section.vaddr + section.size)
+    # patchelf 0.14 lets a section cross from a segment into the next one.
+    held = united(load.stored_vaddrs for load in file.loads if load.vaddr - load.file_offset == distance)
+    if holder_of(held, span) is not None or section.flags & c.SHF_TLS:
         return True
     # Sections that objcopy adds have no address and are not loaded. No reader looks for the notes that LIEF adds so.
     is_apart = not touches(united(load.file_span for load in file.loads), section.file_span)

@@ -19,6 +19,7 @@ from tests.support.placing.embedded import (
     compiled,
     converted,
     embed,
+    linked_of,
     linked_program,
     mapped,
     sframe,
@@ -143,3 +144,22 @@ def test_a_section_comes_back_after_patchelf_and_removal(tmp_path: Path) -> None
     assert [plan.section_vaddr] == [s.vaddr for s in load(converted).segments if s.type == PT_GNU_SFRAME]
     assert attempt(again) == attempt(original)
     assert mapped(again) == [("main", LARGE, checksum(sframe(LARGE)))]
+
+
+def test_a_section_that_crosses_into_the_next_segment(tmp_path: Path) -> None:
+    """So patchelf 0.14 leaves .dynsym where a program at fixed addresses has many symbols."""
+    need("patchelf")
+    functions = "".join(
+        f"int a_function_with_the_number_{number}(void) {{ return {number}; }}\n" for number in range(60)
+    )
+    source = f"{functions}int main(void) {{ return a_function_with_the_number_3(); }}"
+    original = linked_of(tmp_path, source, "-no-pie", "-rdynamic", "-s")
+    changed, converted = tmp_path / "changed", tmp_path / "converted"
+    assert rewrite(SET_RPATH, original, changed)
+    image = load(changed)
+    (symbols,) = image.sections_named(".dynsym")
+    if image.segment_map.load_of(symbols.vaddr, symbols.size) is not None:
+        pytest.skip("this patchelf gives .dynsym a segment")
+    embed(changed, converted, LARGE)
+    assert attempt(converted) == attempt(original)
+    assert take_out(converted.read_bytes()) == changed.read_bytes()
