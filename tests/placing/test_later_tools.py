@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from cfi2sframe import load, verify
-from cfi2sframe.constants.elf import PT_GNU_SFRAME
+from cfi2sframe.constants.elf import PF_W, PT_GNU_SFRAME
+from tests.support.elf.edit import File
 from tests.support.needs import attempt, need, run
 from tests.support.placing.embedded import (
     KINDS,
     LARGE,
     LINKERS,
     SMALL,
+    SOURCES,
     checksum,
     compiled,
     converted,
@@ -22,8 +24,10 @@ from tests.support.placing.embedded import (
     linked_of,
     linked_program,
     mapped,
+    round_trip,
     sframe,
     take_out,
+    without_record,
     without_section_headers,
     write,
 )
@@ -163,3 +167,30 @@ def test_a_section_that_crosses_into_the_next_segment(tmp_path: Path) -> None:
     embed(changed, converted, LARGE)
     assert attempt(converted) == attempt(original)
     assert take_out(converted.read_bytes()) == changed.read_bytes()
+
+
+def test_section_headers_that_are_mapped(tmp_path: Path) -> None:
+    """So patchelf 0.19 leaves them in position-independent programs: what removal changes there, no loader reads."""
+    program = linked_of(tmp_path, "volatile char room[8192] = {1}; int main(void) { return room[0]; }")
+    file = File(without_record(converted(program.read_bytes())))
+    start, size = file.header.shoff, 64 * file.header.shnum
+    place = file.index(b"\1" + bytes(8191)) // 8 * 8 + 64
+    # As patchelf leaves them, they are in no section.
+    data = file.section(".data")
+    data.size = place - data.offset
+    file[place : place + size] = file[start : start + size]
+    file.header.shoff = place
+    del file[start:]
+    bare = write(tmp_path / "bare", take_out(bytes(file)))
+    assert not load(bare).has_sframe
+    assert attempt(bare).status == attempt(program).status == 1
+
+
+def test_a_writable_segment_grows_within_its_page(tmp_path: Path) -> None:
+    """It has the program headers, as patchelf 0.19 leaves them; an allocator takes what is left of the page then."""
+    script = SOURCES / "writable_first.ld"
+    original = linked_of(tmp_path, "int main(void) { return 3; }", "-no-pie", f"-Wl,-T,{script}")
+    round_trip(original, tmp_path, SMALL)
+    before, after = (load(path).loads[0] for path in (original, tmp_path / "converted"))
+    assert before.flags & PF_W
+    assert before.end_vaddr < after.end_vaddr <= before.vaddr + 4096
