@@ -133,8 +133,8 @@ def test_closed_streams(good: Path, raw: Path, arguments: str, closed: str) -> N
     done = shell(f'"$PYTHON" -m cfi2sframe {arguments} {closed}', good, raw)
     is_lost = ">&-" in closed.split() and not arguments.startswith("verify")
     assert done.returncode == (3 if is_lost else 0)
-    place = "" if arguments.startswith("--") else "<stdout>: error: "
-    assert done.stderr == (f"cfi2sframe: {place}Bad file descriptor\n" if is_lost and closed == ">&-" else "")
+    place = "" if arguments.startswith("--") else "<stdout>: "
+    assert done.stderr == (f"cfi2sframe: {place}error: Bad file descriptor\n" if is_lost and closed == ">&-" else "")
 
 
 @pytest.mark.parametrize("arguments", ["--help", "--version", "size --help", "", "--odd"])

@@ -178,5 +178,5 @@ int renameat(int old_folder, const char *old, int new_folder, const char *new)
 
 int unlinkat(int folder, const char *path, int flags)
 {
-  AROUND("unlink", int, REAL(unlinkat)(folder, path, flags));
+  AROUND(flags & AT_REMOVEDIR ? "rmdir" : "unlink", int, REAL(unlinkat)(folder, path, flags));
 }
