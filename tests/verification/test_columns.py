@@ -151,8 +151,8 @@ def check(case: Case) -> int:
     extra = set[int]()
     for difference in found:
         if difference.kind == "extra":
-            (size,) = re.findall(r"no CFI for (\d+) bytes?\b", difference.message)
-            extra.update(vaddr for vaddr in WINDOW if 0 <= vaddr - difference.vaddr < int(size))
+            (size,) = re.findall(r"no CFI for ([\d,]+) byte", difference.message)
+            extra.update(vaddr for vaddr in WINDOW if 0 <= vaddr - difference.vaddr < int(size.replace(",", "")))
     assert extra == seen.extra
     return len(found)
 
