@@ -81,8 +81,9 @@ def _symbol_count(image: ElfImage, dynamic: dict[int, int]) -> int:
         return record.unpack(data)
 
     if c.DT_HASH in dynamic:
-        # The header has two numbers: of buckets, and of symbols.
-        return numbers_at(dynamic[c.DT_HASH], 2, image.arch.hash_word)[1]
+        # The header has two numbers: of buckets, and of symbols. lld's have 4 bytes on s390x, too, whose psABI wants 8.
+        is_short = image.arch.hash_word == "Q" and numbers_at(dynamic[c.DT_HASH], 1) != (0,)
+        return numbers_at(dynamic[c.DT_HASH], 2, "I" if is_short else image.arch.hash_word)[1]
     bucket_count, first, bloom_size = numbers_at(dynamic.get(c.DT_GNU_HASH, 0), 3)
     buckets = dynamic.get(c.DT_GNU_HASH, 0) + 16 + 8 * bloom_size
     last = max(numbers_at(buckets, bucket_count), default=0)

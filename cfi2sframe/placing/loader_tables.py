@@ -70,8 +70,9 @@ def _symbol_count(view: FileView, entries: dict[int, int]) -> int:
 
 
 def _hash(view: FileView, start: int) -> tuple[int, int]:
-    """Return the size of a DT_HASH table, and the number of symbols. On s390x, its words have 8 bytes."""
-    word = struct.Struct(view.order + ("QQ" if view.header.e_machine == "EM_S390" else "II"))
+    """Return the size of a DT_HASH table, and the number of symbols. On s390x, its words have 8 bytes, lld's have 4."""
+    is_long = view.header.e_machine == "EM_S390" and view.memory_at(start, start + 4) == bytes(4)
+    word = struct.Struct(view.order + ("QQ" if is_long else "II"))
     bucket_count, chain_count = word.unpack(view.memory_at(start, start + word.size))
     return word.size // 2 * (2 + bucket_count + chain_count), chain_count
 

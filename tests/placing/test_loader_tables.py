@@ -11,12 +11,13 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.constants import elf as c
 from cfi2sframe.elf.dynamic import dynamic_entries
+from cfi2sframe.elf.references import referred_addresses
 from cfi2sframe.placing.loader_tables import extent_of
 from cfi2sframe.placing.pyelftools_view import FileView
 from tests.support.consumer.walk import libraries_of
 from tests.support.elf.edit import File
-from tests.support.oracle.targets import TARGETS, Target, label
-from tests.support.placing.embedded import compiled, linked_of, linked_program
+from tests.support.oracle.targets import S390, TARGETS, Target, label
+from tests.support.placing.embedded import compiled, linked_of, linked_program, without_section_headers
 
 DT_RELACOUNT: Final = 0x6FFFFFF9
 LIBRARY: Final = "int undefined(void);\nint one(void) { return undefined(); }\nint two(void) { return 2; }\n"
@@ -65,6 +66,21 @@ def test_a_hash_table_without_buckets_has_no_chains() -> None:
     _, _, bloom_count = struct.unpack_from("<3I", file, table.offset)
     struct.pack_into("<2I", file, table.offset, 0, 1)
     assert extent_of(FileView(file), c.DT_GNU_HASH) == (table.addr, table.addr + 16 + 8 * bloom_count)
+
+
+def test_words_of_4_bytes_on_s390x(tmp_path: Path) -> None:
+    """So lld 21 writes DT_HASH there; the dynamic loader then takes the other table."""
+    flags = ["-shared", "-fPIC", "-nostdlib", "-Wl,--hash-style=sysv"]
+    library = linked_of(tmp_path, LIBRARY, *flags, compiler=S390.compiler)
+    file = File(library.read_bytes())
+    before = referred_addresses(load(without_section_headers(bytes(file))))
+    table = file.section(".hash")
+    words = struct.unpack_from(f">{table.size // 8}Q", file, table.offset)
+    struct.pack_into(f">{len(words)}I", file, table.offset, *words)
+    table.size //= 2
+    library.write_bytes(file)
+    check_extents(library)
+    assert referred_addresses(load(without_section_headers(bytes(file)))) == before
 
 
 @pytest.mark.parametrize("replaced", ["before", "after"])
